@@ -1,0 +1,59 @@
+# Two commands do everything on a machine with Rust, Python >= 3.11 and make: `make demo` and `make test`.
+# They create and use .venv; nothing else is assumed to be installed.
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMPS := build/stamps
+RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
+
+.DEFAULT_GOAL := help
+.PHONY: help test check demo bench docs wheel format clean
+
+help: ## List the targets
+	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
+
+# Each stamp is remade only when what it depends on has changed, so a second run starts at once.
+$(STAMPS)/venv: pyproject.toml
+	@mkdir -p $(STAMPS)
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1' maturin
+	$(BIN)/python -m pip install --quiet --group check
+	@touch $@
+
+$(STAMPS)/build: $(STAMPS)/venv $(RUST)
+	$(BIN)/python -m pip install --quiet --editable .
+	@touch $@
+
+$(STAMPS)/%: $(STAMPS)/venv
+	$(BIN)/python -m pip install --quiet --group $*
+	@touch $@
+
+test: $(STAMPS)/build ## Set up, build, run every test of both languages
+	cargo test --quiet --workspace --exclude optstream-py
+	$(BIN)/python -m pytest --quiet
+
+check: $(STAMPS)/build ## Lint and type checks of both languages, then every test
+	cargo fmt --all --check
+	cargo clippy --quiet --workspace --all-targets -- -D warnings
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
+	$(BIN)/ruff format --check --quiet .
+	$(BIN)/ruff check --quiet .
+	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest optstream._core
+	@$(MAKE) --no-print-directory test
+
+demo: $(STAMPS)/build $(STAMPS)/demo ## Release a synthetic stream; write series, statement and plot to build/demo
+	$(BIN)/python tools/demo.py
+
+bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP and diffprivlib
+	cargo bench --quiet --package optstream-core
+	$(BIN)/python tools/bench.py
+
+docs: ## Build the documentation of the trusted core into target/doc
+	cargo doc --no-deps --package optstream-core --package optstream-post
+
+wheel: $(STAMPS)/venv ## Build a wheel into build/wheel
+	$(BIN)/maturin build --release --quiet --out build/wheel
+
+clean: ## Remove everything that make has made
+	rm -rf build target .venv

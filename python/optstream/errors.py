@@ -1,0 +1,60 @@
+"""What can go wrong, as types.
+
+Every error of the library is an :class:`OptStreamError`, and also the built-in exception that a caller would expect.
+A message names the parameter, the value and the bound. All but the last two are raised before anything is drawn.
+"""
+
+
+class OptStreamError(Exception):
+    """The base of every error that the library raises.
+
+    >>> issubclass(ParameterError, OptStreamError) and issubclass(ParameterError, ValueError)
+    True
+    """
+
+
+class ParameterError(OptStreamError, ValueError):
+    """A parameter lies outside its bound.
+
+    >>> from optstream import noise
+    >>> noise.default_grid(-1.0)
+    Traceback (most recent call last):
+    optstream.errors.ParameterError: sensitivity is -1.0, but must be positive and finite
+    """
+
+
+class ParameterTypeError(OptStreamError, TypeError):
+    """A parameter has the wrong type.
+
+    >>> from optstream import noise
+    >>> noise.default_grid("one")
+    Traceback (most recent call last):
+    optstream.errors.ParameterTypeError: sensitivity is of type str, but must be a real number
+    """
+
+
+class DataError(OptStreamError, ValueError):
+    """The data is empty, or holds a value that is NaN or infinite.
+
+    >>> import numpy as np
+    >>> from optstream import noise
+    >>> noise.laplace(np.array([1.0, np.nan]), sensitivity=1, epsilon=1, bounds=(0, 9))
+    Traceback (most recent call last):
+    optstream.errors.DataError: values[1] is NaN, but must be finite
+    """
+
+
+class EntropyError(OptStreamError, OSError):
+    """The operating system gave no entropy; nothing was released.
+
+    >>> issubclass(EntropyError, OSError)
+    True
+    """
+
+
+class NoiseError(OptStreamError, ArithmeticError):
+    """A noise draw exceeded 2^62 grid units; nothing was released. It happens whatever the data, if it ever does.
+
+    >>> issubclass(NoiseError, ArithmeticError)
+    True
+    """

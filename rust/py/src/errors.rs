@@ -1,0 +1,27 @@
+//! The one conversion from the core's errors to the Python hierarchy, which is written in `optstream/errors.py`.
+
+use optstream_core::Error;
+use pyo3::PyErr;
+use pyo3::import_exception;
+
+import_exception!(optstream.errors, DataError);
+import_exception!(optstream.errors, EntropyError);
+import_exception!(optstream.errors, NoiseError);
+import_exception!(optstream.errors, ParameterError);
+import_exception!(optstream.errors, ParameterTypeError);
+
+/// The Python exception of an error.
+pub fn raise(error: Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        Error::Parameter { .. } => ParameterError::new_err(message),
+        Error::NotFinite { .. } | Error::Empty | Error::SumTooLarge => DataError::new_err(message),
+        Error::Entropy(_) => EntropyError::new_err(message),
+        Error::NoiseTooLarge => NoiseError::new_err(message),
+    }
+}
+
+/// An argument of the wrong type.
+pub fn wrong_type(name: &str, given: &str, wanted: &str) -> PyErr {
+    ParameterTypeError::new_err(format!("{name} is {given}, but must be {wanted}"))
+}

@@ -1,0 +1,16 @@
+//! `optstream._core`: the binding and nothing else.
+//!
+//! Every function copies and quantises its input while attached to the interpreter, detaches, computes on owned
+//! integers, and moves the result out.
+
+use pyo3::prelude::*;
+
+mod arguments;
+mod errors;
+mod noise;
+
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::noise::{CuratorKey, cube, default_grid, laplace};
+}

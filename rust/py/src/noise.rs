@@ -1,0 +1,143 @@
+//! Noise on arrays.
+
+use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use optstream_core::batch::{self, WORTH_THREADS};
+use optstream_core::cube::CubeScale;
+use optstream_core::grid::{Grid, default_step};
+use optstream_core::rng::{Key, Secret};
+use optstream_core::scale::Scale;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+
+use crate::arguments::{array, budget, number, pair};
+use crate::errors::{raise, wrong_type};
+
+/// A curator's secret of 32 random bytes, for noise that a retry repeats bit for bit.
+///
+/// The bytes cannot be read back: neither `repr`, `pickle` nor any attribute shows them.
+#[pyclass(frozen, module = "optstream._core")]
+pub struct CuratorKey {
+    secret: Secret,
+}
+
+#[pymethods]
+impl CuratorKey {
+    #[new]
+    fn new(secret: &[u8]) -> PyResult<Self> {
+        let secret: [u8; 32] = secret
+            .try_into()
+            .map_err(|_| wrong_type("secret", &format!("{} bytes long", secret.len()), "32 random bytes"))?;
+        Ok(Self { secret: Secret::new(secret) })
+    }
+
+    #[expect(clippy::unused_self, reason = "a method of the Python class")]
+    fn __repr__(&self) -> &'static str {
+        "CuratorKey(<secret>)"
+    }
+}
+
+/// What the samplers need to know of a request, checked in full before anything is drawn.
+struct Request {
+    grid: Grid,
+    scale: Scale,
+    units: Vec<i64>,
+    shape: Vec<usize>,
+}
+
+impl Request {
+    fn read(
+        values: &Bound<'_, PyAny>,
+        dimensions: &[usize],
+        sensitivity: &Bound<'_, PyAny>,
+        epsilon: &Bound<'_, PyAny>,
+        bounds: &Bound<'_, PyAny>,
+        grid: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let values = array("values", values, dimensions)?;
+        let sensitivity = number("sensitivity", sensitivity)?;
+        let epsilon = budget("epsilon", epsilon)?;
+        let (lower, upper) = pair("bounds", bounds)?;
+        let step = match grid {
+            Some(step) => number("grid", step)?,
+            None => default_step(sensitivity).map_err(raise)?,
+        };
+        let grid = Grid::new(step, lower, upper).map_err(raise)?;
+        let scale = Scale::new(grid.sensitivity(sensitivity).map_err(raise)?, &epsilon).map_err(raise)?;
+        let units = match values.as_slice() {
+            Ok(slice) => grid.quantise(slice),
+            Err(_) => grid.quantise(&values.as_array().iter().copied().collect::<Vec<f64>>()),
+        };
+        Ok(Self { grid, scale, units: units.map_err(raise)?, shape: values.shape().to_vec() })
+    }
+}
+
+/// The key of a call: fresh from the operating system, or derived from a curator's key, a context and the data.
+fn key(retry: Option<(PyRef<'_, CuratorKey>, Vec<PyBackedBytes>)>, units: &[i64]) -> PyResult<Key> {
+    match retry {
+        None => Key::from_entropy().map_err(raise),
+        Some((curator, context)) => {
+            let fields: Vec<&[u8]> = context.iter().map(|field| &**field).collect();
+            Ok(Key::derive(&curator.secret, &fields, units))
+        }
+    }
+}
+
+/// Threads for a batch: what the machine gives this process, or fewer if `OPTSTREAM_MAX_THREADS` says so.
+fn threads(length: usize) -> usize {
+    if length < WORTH_THREADS {
+        return 1;
+    }
+    let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let limit = std::env::var("OPTSTREAM_MAX_THREADS").ok().and_then(|text| text.parse().ok());
+    limit.unwrap_or(available).clamp(1, available)
+}
+
+/// Discrete Laplace noise on every value; see `optstream.noise.laplace`.
+#[pyfunction]
+#[pyo3(signature = (values, sensitivity, epsilon, bounds, grid=None, retry=None))]
+pub fn laplace<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    sensitivity: &Bound<'py, PyAny>,
+    epsilon: &Bound<'py, PyAny>,
+    bounds: &Bound<'py, PyAny>,
+    grid: Option<&Bound<'py, PyAny>>,
+    retry: Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let Request { grid, scale, mut units, .. } = Request::read(values, &[1], sensitivity, epsilon, bounds, grid)?;
+    let key = key(retry, &units)?;
+    let noisy = py.detach(|| {
+        let threads = threads(units.len());
+        batch::laplace(&mut units, &scale, &key, threads).map(|()| grid.values(units))
+    });
+    Ok(noisy.map_err(raise)?.into_pyarray(py))
+}
+
+/// Cube noise on every row; see `optstream.noise.cube`.
+#[pyfunction]
+#[pyo3(signature = (values, sensitivity, epsilon, bounds, grid=None, retry=None))]
+pub fn cube<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    sensitivity: &Bound<'py, PyAny>,
+    epsilon: &Bound<'py, PyAny>,
+    bounds: &Bound<'py, PyAny>,
+    grid: Option<&Bound<'py, PyAny>>,
+    retry: Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>,
+) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+    let Request { grid, scale, mut units, shape } =
+        Request::read(values, &[1, 2], sensitivity, epsilon, bounds, grid)?;
+    let scale = CubeScale::new(scale, shape.last().copied().unwrap_or(0)).map_err(raise)?;
+    let key = key(retry, &units)?;
+    let noisy = py.detach(|| {
+        let threads = threads(units.len());
+        batch::cube(&mut units, &scale, &key, threads).map(|()| grid.values(units))
+    });
+    noisy.map_err(raise)?.into_pyarray(py).reshape(shape)
+}
+
+/// The largest power of two that is at most `sensitivity / 1024`.
+#[pyfunction]
+pub fn default_grid(sensitivity: &Bound<'_, PyAny>) -> PyResult<f64> {
+    default_step(number("sensitivity", sensitivity)?).map_err(raise)
+}
