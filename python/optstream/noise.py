@@ -32,8 +32,8 @@ def laplace(
 ) -> NDArray[np.float64]:
     """Add independent discrete Laplace noise to every value of a 1-D array.
 
-    **What it costs.** ``sensitivity`` is how much *one value* may change, and ``epsilon`` is what *each value* costs: an
-    entity that can change ``m`` of the values by up to ``sensitivity`` each is protected with ``m * epsilon``. The
+    **What it costs.** ``sensitivity`` is how much *one value* may change, and ``epsilon`` is what *each value* costs:
+    an entity that can change ``m`` of the values by up to ``sensitivity`` each is protected with ``m * epsilon``. The
     array as a whole is not covered by a single ``epsilon`` unless an entity can change only one value of it.
 
     Args:

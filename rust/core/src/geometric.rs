@@ -284,7 +284,7 @@ mod tests {
         assert_eq!(far(1000), Err(Error::NoiseTooLarge));
     }
 
-    /// Plays every path of [`survives`] whose probability exceeds 2^-64.
+    /// Plays every path of [`survives`] whose probability exceeds 2^-48.
     struct Coins<'a> {
         paths: &'a mut Paths,
         cut: bool,
@@ -300,7 +300,7 @@ mod tests {
         }
 
         fn below(&mut self, bound: u64) -> u64 {
-            self.cut |= self.paths.weight < Weight::new(1.into(), BigInt::one() << 64);
+            self.cut |= self.paths.weight < Weight::new(1.into(), BigInt::one() << 48);
             if self.cut { bound - 1 } else { self.paths.uniform(bound) }
         }
     }
@@ -326,7 +326,7 @@ mod tests {
             });
             let expected = survival(u, n);
             let tiny = Weight::new(1.into(), BigInt::one() << 250);
-            assert!(cut < Weight::new(1.into(), BigInt::one() << 40));
+            assert!(cut < Weight::new(1.into(), BigInt::one() << 32));
             assert!(found <= expected.clone() + &tiny && expected <= found + cut + tiny, "u = {u}, n = {n}");
         }
     }

@@ -45,10 +45,11 @@ impl Scale {
         let wide = u128::from(denominator);
         let common = gcd(numerator, wide);
         let reduced = (u64::try_from(numerator.checked_div(common)?), u64::try_from(wide.checked_div(common)?));
-        if let (Ok(numerator), Ok(denominator)) = reduced {
-            if numerator >> NUMERATOR_BITS == 0 && denominator >> DENOMINATOR_BITS == 0 {
-                return Self::exact(numerator, denominator);
-            }
+        if let (Ok(numerator), Ok(denominator)) = reduced
+            && numerator >> NUMERATOR_BITS == 0
+            && denominator >> DENOMINATOR_BITS == 0
+        {
+            return Self::exact(numerator, denominator);
         }
         // Long division in base two, stopped when either part is full, then rounded up.
         let mut quotient = numerator.checked_div(wide)?;
@@ -123,7 +124,7 @@ impl Divisor {
 
 /// The upper 64 bits of a product.
 #[inline]
-#[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "the shifted product has 64 bits")]
+#[expect(clippy::as_conversions, reason = "the shifted product has 64 bits")]
 fn high_product(a: u64, b: u64) -> u64 {
     (u128::from(a).wrapping_mul(u128::from(b)) >> 64) as u64
 }

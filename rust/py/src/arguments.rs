@@ -34,10 +34,10 @@ pub fn array<'py>(
 
 /// A real number, not a bool.
 pub fn number(name: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
-    if !value.is_instance_of::<PyBool>() {
-        if let Ok(number) = value.extract::<f64>() {
-            return Ok(number);
-        }
+    if !value.is_instance_of::<PyBool>()
+        && let Ok(number) = value.extract::<f64>()
+    {
+        return Ok(number);
     }
     Err(wrong_type(name, &format!("of type {}", value.get_type().name()?), "a real number"))
 }

@@ -11,6 +11,7 @@ import_exception!(optstream.errors, ParameterError);
 import_exception!(optstream.errors, ParameterTypeError);
 
 /// The Python exception of an error.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
 pub fn raise(error: Error) -> PyErr {
     let message = error.to_string();
     match error {

@@ -63,9 +63,10 @@ impl Request {
         };
         let grid = Grid::new(step, lower, upper).map_err(raise)?;
         let scale = Scale::new(grid.sensitivity(sensitivity).map_err(raise)?, &epsilon).map_err(raise)?;
+        // `as_slice` also accepts column-major arrays, whose memory order would mix the rows, that is the blocks.
         let units = match values.as_slice() {
-            Ok(slice) => grid.quantise(slice),
-            Err(_) => grid.quantise(&values.as_array().iter().copied().collect::<Vec<f64>>()),
+            Ok(slice) if values.is_c_contiguous() => grid.quantise(slice),
+            _ => grid.quantise(&values.as_array().iter().copied().collect::<Vec<f64>>()),
         };
         Ok(Self { grid, scale, units: units.map_err(raise)?, shape: values.shape().to_vec() })
     }
@@ -125,8 +126,7 @@ pub fn cube<'py>(
     grid: Option<&Bound<'py, PyAny>>,
     retry: Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>,
 ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-    let Request { grid, scale, mut units, shape } =
-        Request::read(values, &[1, 2], sensitivity, epsilon, bounds, grid)?;
+    let Request { grid, scale, mut units, shape } = Request::read(values, &[1, 2], sensitivity, epsilon, bounds, grid)?;
     let scale = CubeScale::new(scale, shape.last().copied().unwrap_or(0)).map_err(raise)?;
     let key = key(retry, &units)?;
     let noisy = py.detach(|| {
