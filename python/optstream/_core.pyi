@@ -6,6 +6,8 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
+__all__ = ["CuratorKey", "cube", "default_grid", "laplace"]
+
 @final
 class CuratorKey:
     def __new__(cls, secret: bytes) -> CuratorKey: ...

@@ -382,9 +382,9 @@ mod tests {
             for result in [0, bound / 2, bound - 1] {
                 // Whether the upper half leads to the result by itself; otherwise a second word is drawn.
                 let leads = |half: u64| {
-                    let mut script = Script::new(&[], &[half << 32 | 77, u64::MAX]);
+                    let mut script = Script::new(&[], &[(half << 32) | 0x4d, u64::MAX]);
                     let (lane, value) = script.lane_and_below(bound);
-                    assert_eq!(lane, 77);
+                    assert_eq!(lane, 0x4d);
                     script.words.len() == 1 && value == result
                 };
                 let end = ((result + 1) << 32).div_ceil(bound) - 1;

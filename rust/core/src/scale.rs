@@ -165,7 +165,7 @@ mod tests {
                 let given = big(scale.numerator()) * big(numerator);
                 let wanted = big(sensitivity) * big(denominator) * big(scale.denominator());
                 prop_assert!(given >= wanted);
-                let slack = (&wanted >> 51) + (big(numerator) * big(scale.denominator()) >> 56) + 1_u8;
+                let slack = (&wanted >> 51) + ((big(numerator) * big(scale.denominator())) >> 56) + 1_u8;
                 prop_assert!(given - wanted <= slack);
             }
         }
