@@ -1,5 +1,13 @@
 """Release time series under differential privacy.
 
+    import optstream as ops
+
+    mechanism = ops.OptStream(
+        ops.Guarantee(epsilon=1.0, w=48, alpha=10.0), sample=ops.EqualSampling(k=10), bounds=(0, 20_000)
+    )
+    print(mechanism.statement)
+    release = mechanism.release(loads)
+
 The noise is exact: integers on a public grid, drawn without floating-point arithmetic from a generator that is keyed
 afresh by the operating system for every call. See :mod:`optstream.noise`.
 """
@@ -14,17 +22,35 @@ from optstream.errors import (
     OptStreamError,
     ParameterError,
     ParameterTypeError,
+    SolverError,
 )
+from optstream.features import Feature
+from optstream.guarantee import Guarantee
+from optstream.mechanism import OptStream
+from optstream.release import Release
+from optstream.statement import Stage, Statement
+from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
 
 __version__ = version("optstream")
 
 __all__ = [
     "DataError",
     "EntropyError",
+    "EqualSampling",
+    "Feature",
+    "Guarantee",
+    "L1Sampling",
+    "LaplaceNoise",
+    "Linear",
     "NoiseError",
+    "OptStream",
     "OptStreamError",
     "ParameterError",
     "ParameterTypeError",
+    "Release",
+    "SolverError",
+    "Stage",
+    "Statement",
     "__version__",
     "noise",
 ]

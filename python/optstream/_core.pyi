@@ -6,11 +6,34 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CuratorKey", "cube", "default_grid", "laplace"]
+__all__ = ["CuratorKey", "Plan", "cube", "default_grid", "laplace"]
 
 @final
 class CuratorKey:
     def __new__(cls, secret: bytes) -> CuratorKey: ...
+
+@final
+class Plan:
+    def __new__(
+        cls,
+        *,
+        w: int,
+        alpha: float,
+        bounds: tuple[float, float],
+        grid: float,
+        sampling: Sequence[int]
+        | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
+        cost: Fraction,
+        features: Sequence[tuple[Sequence[int], Fraction]],
+        tree: tuple[Sequence[int | None], Sequence[float]] | None,
+    ) -> Plan: ...
+    @property
+    def sensitivity(self) -> int: ...
+    @property
+    def sample_scale(self) -> tuple[int, int]: ...
+    @property
+    def feature_scales(self) -> list[tuple[int, int]]: ...
+    def release(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.uint64]]: ...
 
 def laplace(
     values: NDArray[np.float64],

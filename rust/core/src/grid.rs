@@ -58,16 +58,27 @@ impl Grid {
     /// # Errors
     /// [`Error::Empty`] or [`Error::NotFinite`], before anything is returned.
     pub fn quantise(&self, values: &[f64]) -> Result<Vec<i64>, Error> {
-        if values.is_empty() {
-            return Err(Error::Empty);
-        }
-        // All values are looked at before the first bad one is searched for: without an early exit the loop is a few
-        // vector instructions.
-        if !values.iter().fold(true, |finite, value| finite & value.is_finite()) {
-            let found = values.iter().enumerate().find(|(_, value)| !value.is_finite());
-            return Err(found.map_or(Error::Empty, |(index, &value)| Error::NotFinite { index, value }));
-        }
+        check(values)?;
         Ok(values.iter().map(|&value| self.units(value)).collect())
+    }
+
+    /// A public number, unclamped, as the nearest number of grid units.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if it is not finite or more than 2^53 steps from zero.
+    pub fn nearest(&self, threshold: f64) -> Result<i64, Error> {
+        let wide = Self { lower: f64::MIN, upper: f64::MAX, ..*self };
+        if scaled(threshold, self.inverse).abs() <= MAX_UNITS {
+            return Ok(wide.units(threshold));
+        }
+        let bound = format!("at most 2^53 grid steps of {:?} from zero", self.step);
+        Err(Error::parameter("threshold", format!("{threshold:?}"), bound))
+    }
+
+    /// The largest size of a quantised value.
+    #[must_use]
+    pub fn largest(&self) -> u64 {
+        self.units(self.lower).unsigned_abs().max(self.units(self.upper).unsigned_abs())
     }
 
     /// The door where floats enter: `floor(clamped/step + 1/2)`, exactly.
@@ -133,6 +144,23 @@ pub fn default_step(sensitivity: f64) -> Result<f64, Error> {
         .filter(|exponent| exponent.unsigned_abs() <= MAX_EXPONENT.unsigned_abs())
         .map(two_to_the)
         .ok_or_else(|| refused("from 2^-890 to 2^910"))
+}
+
+/// Refuses data that is empty or not finite.
+///
+/// # Errors
+/// [`Error::Empty`] or [`Error::NotFinite`].
+pub fn check(values: &[f64]) -> Result<(), Error> {
+    if values.is_empty() {
+        return Err(Error::Empty);
+    }
+    // All values are looked at before the first bad one is searched for: without an early exit the loop is a few vector
+    // instructions.
+    if values.iter().fold(true, |finite, value| finite & value.is_finite()) {
+        return Ok(());
+    }
+    let found = values.iter().enumerate().find(|(_, value)| !value.is_finite());
+    Err(found.map_or(Error::Empty, |(index, &value)| Error::NotFinite { index, value }))
 }
 
 /// Exact sum of integers.

@@ -28,8 +28,11 @@ pub mod error;
 pub mod geometric;
 pub mod grid;
 pub mod laplace;
+pub mod measure;
 pub mod ratio;
 pub mod rng;
 pub mod scale;
+pub mod scores;
+pub mod svt;
 
 pub use error::Error;

@@ -16,6 +16,7 @@ pub fn array<'py>(
 ) -> PyResult<PyReadonlyArrayDyn<'py, f64>> {
     let wanted = match dimensions {
         [1] => "a 1-D numpy array of float64",
+        [2] => "a 2-D numpy array of float64",
         _ => "a 1-D or 2-D numpy array of float64",
     };
     if let Ok(array) = value.extract::<PyReadonlyArrayDyn<'py, f64>>() {

@@ -9,6 +9,7 @@ import_exception!(optstream.errors, EntropyError);
 import_exception!(optstream.errors, NoiseError);
 import_exception!(optstream.errors, ParameterError);
 import_exception!(optstream.errors, ParameterTypeError);
+import_exception!(optstream.errors, SolverError);
 
 /// The Python exception of an error.
 #[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
@@ -19,6 +20,16 @@ pub fn raise(error: Error) -> PyErr {
         Error::NotFinite { .. } | Error::Empty | Error::SumTooLarge => DataError::new_err(message),
         Error::Entropy(_) => EntropyError::new_err(message),
         Error::NoiseTooLarge => NoiseError::new_err(message),
+    }
+}
+
+/// The Python exception of an error in post-processing.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
+pub fn raise_post(error: optstream_post::Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        optstream_post::Error::Parameter { .. } | optstream_post::Error::Entry { .. } => ParameterError::new_err(message),
+        optstream_post::Error::NotOptimal { .. } => SolverError::new_err(message),
     }
 }
 

@@ -8,9 +8,12 @@ use pyo3::prelude::*;
 mod arguments;
 mod errors;
 mod noise;
+mod release;
 
 #[pymodule]
 mod _core {
     #[pymodule_export]
     use crate::noise::{CuratorKey, cube, default_grid, laplace};
+    #[pymodule_export]
+    use crate::release::Plan;
 }

@@ -84,7 +84,7 @@ fn key(retry: Option<(PyRef<'_, CuratorKey>, Vec<PyBackedBytes>)>, units: &[i64]
 }
 
 /// Threads for a batch: what the machine gives this process, or fewer if `OPTSTREAM_MAX_THREADS` says so.
-fn threads(length: usize) -> usize {
+pub fn threads(length: usize) -> usize {
     if length < WORTH_THREADS {
         return 1;
     }

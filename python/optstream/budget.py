@@ -1,0 +1,46 @@
+"""Exact budgets: every epsilon is a positive rational, from what the user wrote to what the ledger adds up."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+from numbers import Rational
+
+from optstream.errors import ParameterError, ParameterTypeError
+
+__all__ = ["exact", "shown"]
+
+
+def exact(name: str, value: float | Fraction | Decimal) -> Fraction:
+    """Return a positive budget as an exact rational; a float is read as the decimal that it shows.
+
+    >>> exact("epsilon", 0.1)
+    Fraction(1, 10)
+    >>> exact("epsilon", -1)
+    Traceback (most recent call last):
+    optstream.errors.ParameterError: epsilon is -1, but must be positive and finite
+    """
+    if isinstance(value, bool) or not isinstance(value, (float, Rational, Decimal)):
+        raise ParameterTypeError(
+            f"{name} is of type {type(value).__name__}, but must be a number (int, float, Fraction or Decimal)"
+        )
+    if not math.isfinite(value) or value <= 0:
+        raise ParameterError(f"{name} is {value}, but must be positive and finite")
+    # A numpy float is a float whose own repr is not a number.
+    return Fraction(repr(float(value))) if isinstance(value, float) else Fraction(value)
+
+
+def shown(value: Fraction) -> str:
+    """Return an exact rational for people: as a short decimal if it is one, else rounded up to six digits.
+
+    >>> shown(Fraction(1, 10)), shown(Fraction(50, 3))
+    ('0.1', '16.6667')
+    """
+    for digits in range(7):
+        scaled = value * 10**digits
+        if scaled.denominator == 1:
+            return f"{float(value):.{digits}f}"
+    # Rounded up, so that a stated cost never looks smaller than it is.
+    magnitude = 5 - math.floor(math.log10(value))
+    return f"{float(Fraction(math.ceil(value * Fraction(10) ** magnitude)) / Fraction(10) ** magnitude):.6g}"

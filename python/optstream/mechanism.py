@@ -1,0 +1,315 @@
+"""OptStream: sample, perturb, reconstruct, post-process."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from optstream import _core
+from optstream.accounting import epsilon_of, scaled
+from optstream.budget import exact
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.features import Feature
+from optstream.frames import read_periods
+from optstream.guarantee import Guarantee
+from optstream.projection import ConvexProjection, tree_of
+from optstream.release import Release
+from optstream.statement import Stage, Statement
+from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from decimal import Decimal
+
+    from numpy.typing import NDArray
+
+    from optstream.accounting import Cost
+
+__all__ = ["OptStream"]
+
+RESOLUTION = 1024
+"""Noise units per unit of sensitivity in the normalised queries of the sparse vector technique."""
+
+
+@dataclass(frozen=True)
+class _Budget:
+    """What each stage spends: epsilon of the sampler per touched period, and per changed step of a sample or feature."""
+
+    selection: Fraction
+    sample: Fraction
+    feature: Fraction
+
+
+@dataclass(frozen=True, init=False)
+class OptStream:
+    """The four-step release of one stream: sample, perturb, reconstruct, post-process.
+
+    Args:
+        guarantee: What is promised.
+        sample: Which steps of a period are measured: :class:`EqualSampling` or :class:`L1Sampling`.
+        features: Partitions whose sums are measured too and made consistent with the steps. None by default: sound
+            sums cost more than they give, so use them where consistent totals are wanted.
+        split: Shares of the budget for the stages that read data, in the order sample, perturb, features; equal by
+            default. Equal sampling reads nothing and has no share.
+        bounds: Public lower and upper bound of the values, which are clamped to them.
+        perturb: The noise on measured values.
+        reconstruct: How the steps between measured ones follow.
+        calibration: ``"sound"`` makes the worst window cost exactly epsilon. ``"paper"`` uses the scales that the paper
+            prints, and the statement then carries the true, larger epsilon.
+        weights: How post-processing trusts its answers: by ``"variance"`` of their noise, or by ``"paper"``, one over
+            the number of cells. By default variance in sound calibration, paper otherwise.
+        grid: Public step of the grid, a power of two. By default the largest that is at most ``alpha / 1024``.
+
+    Example:
+        >>> mechanism = OptStream(
+        ...     Guarantee(epsilon=1.0, w=48, alpha=10.0),
+        ...     sample=L1Sampling(k=10, threshold=1000.0),
+        ...     features=[Feature.cuts(48, 14, 24, 36), Feature.total(48)],
+        ...     split=(1, 1, 1),
+        ...     bounds=(0, 20_000),
+        ... )
+        >>> mechanism.release(np.full(96, 5000.0)).values.shape
+        (96,)
+    """
+
+    guarantee: Guarantee
+    sample: EqualSampling | L1Sampling
+    features: tuple[Feature, ...]
+    split: tuple[Fraction, ...]
+    bounds: tuple[float, float]
+    perturb: LaplaceNoise
+    reconstruct: Linear
+    calibration: Literal["sound", "paper"]
+    weights: Literal["variance", "paper"]
+    grid: float
+
+    def __init__(  # noqa: PLR0913
+        self,
+        guarantee: Guarantee,
+        *,
+        sample: EqualSampling | L1Sampling,
+        bounds: tuple[float, float],
+        features: Sequence[Feature] = (),
+        split: Sequence[float | Fraction | Decimal] | None = None,
+        perturb: LaplaceNoise | None = None,
+        reconstruct: Linear | None = None,
+        calibration: Literal["sound", "paper"] = "sound",
+        weights: Literal["variance", "paper"] | None = None,
+        grid: float | None = None,
+    ) -> None:
+        _check_type("guarantee", guarantee, Guarantee)
+        _check_type("sample", sample, EqualSampling, L1Sampling)
+        for feature in features:
+            _check_type("features", feature, Feature)
+            if feature.w != guarantee.w:
+                raise ParameterError(f"features hold a partition of {feature.w} steps, but must have w = {guarantee.w}")
+        _check_choice("calibration", calibration, "sound", "paper")
+        weights = weights or ("variance" if calibration == "sound" else "paper")
+        _check_choice("weights", weights, "variance", "paper")
+        fields = {
+            "guarantee": guarantee,
+            "sample": sample,
+            "features": tuple(features),
+            "bounds": bounds,
+            "perturb": perturb or LaplaceNoise(),
+            "reconstruct": reconstruct or Linear(),
+            "calibration": calibration,
+            "weights": weights,
+            "grid": _core.default_grid(guarantee.alpha) if grid is None else grid,
+        }
+        _check_type("perturb", fields["perturb"], LaplaceNoise)
+        _check_type("reconstruct", fields["reconstruct"], Linear)
+        for name, value in fields.items():
+            object.__setattr__(self, name, value)
+        object.__setattr__(self, "split", self._shares(split))
+        # Building the plan now finds what is wrong before there is any data.
+        _ = self._plan
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is built from the parameters, such as the plan in Rust."""
+        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
+
+    def _stages(self, budget: _Budget) -> dict[str, list[Cost]]:
+        """Return the costs of one period, stage by stage, for the stages that read data."""
+        w = self.guarantee.w
+        costs = {
+            "sample": [scaled(cost, budget.selection) for cost in self.sample.selection_costs(w)],
+            "perturb": [scaled(cost, budget.sample) for cost in self.sample.sample_costs(w)],
+            "features": [
+                scaled(cost, budget.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
+            ],
+        }
+        return {name: stage for name, stage in costs.items() if stage}
+
+    def _shares(self, split: Sequence[float | Fraction | Decimal] | None) -> tuple[Fraction, ...]:
+        active = list(self._stages(_Budget(Fraction(1), Fraction(1), Fraction(1))))
+        if split is None:
+            split = (1,) * len(active)
+        if len(split) != len(active):
+            raise ParameterError(
+                f"split has {len(split)} shares, but must have {len(active)}, for the stages that read data: "
+                f"{', '.join(active)}"
+            )
+        shares = [exact("split", share) for share in split]
+        return tuple(share / sum(shares) for share in shares)
+
+    @cached_property
+    def _budget(self) -> _Budget:
+        """Calibrate: the accountant prices each stage at unit cost, then the whole, which is scaled to epsilon."""
+        guarantee = self.guarantee
+        one = _Budget(Fraction(1), Fraction(1), Fraction(1))
+        epsilon = {
+            name: guarantee.epsilon * share for name, share in zip(self._stages(one), self.split, strict=True)
+        }
+        if self.calibration == "paper":
+            return _Budget(
+                selection=epsilon.get("sample", Fraction(0)),
+                sample=epsilon["perturb"] / self.sample.k,
+                feature=epsilon.get("features", Fraction(0)) / max(len(self.features), 1),
+            )
+        unit = {name: epsilon[name] / epsilon_of(stage, guarantee) for name, stage in self._stages(one).items()}
+        budget = _Budget(unit.get("sample", Fraction(0)), unit["perturb"], unit.get("features", Fraction(0)))
+        total = epsilon_of([cost for stage in self._stages(budget).values() for cost in stage], guarantee)
+        factor = guarantee.epsilon / total
+        return _Budget(budget.selection * factor, budget.sample * factor, budget.feature * factor)
+
+    @cached_property
+    def _plan(self) -> _core.Plan:
+        w, budget = self.guarantee.w, self._budget
+        parents = tree_of(w, self.features) if self.features else None
+        return _core.Plan(
+            w=w,
+            alpha=self.guarantee.alpha,
+            bounds=self.bounds,
+            grid=self.grid,
+            sampling=self._sampling(),
+            cost=budget.sample,
+            features=[(list(feature.labels), budget.feature) for feature in self.features],
+            tree=None if parents is None else (parents, self._answer_weights().tolist()),
+        )
+
+    def _sampling(self) -> Any:
+        w, sample, spent = self.guarantee.w, self.sample, self._budget.selection
+        if isinstance(sample, EqualSampling) or not sample.reads(w):
+            return EqualSampling(sample.k).steps(w)
+        if self.calibration == "paper":
+            # Scales 2 D / eps and 4 k D / eps with D = 2 (w - k) alpha, as printed.
+            units = 2 * (w - sample.k) * self._sensitivity
+            return sample.k, sample.threshold, None, (2 * units, spent), (4 * sample.k * units, spent)
+        threshold, queries = (share * spent for share in sample.shares())
+        return (
+            sample.k,
+            sample.threshold,
+            RESOLUTION,
+            (RESOLUTION, threshold),
+            (2 * sample.positives() * RESOLUTION, queries),
+        )
+
+    @property
+    def _sensitivity(self) -> int:
+        """How far one step can move, in grid units: the ceiling of alpha / grid."""
+        return -(-Fraction(self.guarantee.alpha) // Fraction(self.grid))
+
+    def _answer_weights(self) -> NDArray[np.float64]:
+        """Return the weight of every step and then of every cell in post-processing."""
+        w, sample = self.guarantee.w, self.sample
+        if self.weights == "paper":
+            return np.concatenate([np.full(w, 1 / w), *(np.full(f.size, 1 / f.size) for f in self.features)])
+        # A step between two measured ones is their weighted mean; the w reconstructed steps together carry the
+        # information of k samples. An adaptive choice is not known in advance and counts as measured throughout.
+        share = np.zeros(w)
+        if isinstance(sample, EqualSampling):
+            knots = np.array(sample.steps(w))
+            left = knots[np.searchsorted(knots, np.arange(w), side="right") - 1]
+            right = knots[np.searchsorted(knots, np.arange(w), side="left")]
+            share = (np.arange(w) - left) / np.maximum(right - left, 1)
+        variance = float(self._budget.sample) ** -2 * (share**2 + (1 - share) ** 2)
+        cell = float(self._budget.feature) ** 2 if self.features else 0.0
+        weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
+        return np.asarray(weights / weights.max())
+
+    @cached_property
+    def _projection(self) -> ConvexProjection | None:
+        """Clarabel's problem, where the features form no chain."""
+        if not self.features or tree_of(self.guarantee.w, self.features) is not None:
+            return None
+        return ConvexProjection(self.guarantee.w, self.features, self._answer_weights())
+
+    @cached_property
+    def statement(self) -> Statement:
+        """What one window costs, stage by stage. No data is needed."""
+        guarantee, plan = self.guarantee, self._plan
+        # The accountant prices the noise that is drawn, whose scales may have been rounded up.
+        sample = plan.sensitivity / Fraction(*plan.sample_scale)
+        feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
+        costs = self._stages(_Budget(self._budget.selection, sample, feature))
+        scale = float(Fraction(*plan.sample_scale)) * self.grid
+        does = {
+            "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
+            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with discrete Laplace noise of scale {scale:.6g}",
+            "features": f"measures the sums of {len(self.features)} features"
+            + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
+        }
+        stages = tuple(Stage(name, does[name], epsilon_of(stage, guarantee)) for name, stage in costs.items())
+        return Statement(
+            guarantee=guarantee,
+            epsilon=epsilon_of([cost for stage in costs.values() for cost in stage], guarantee),
+            stages=stages,
+            calibration=self.calibration,
+            weights=self.weights,
+            grid=self.grid,
+            bounds=(float(self.bounds[0]), float(self.bounds[1])),
+            assumptions=(
+                f"one entity changes the value of any one step by at most {guarantee.alpha:g}",
+                "no period is released twice, and nothing else is released from the same data",
+                "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data",
+            ),
+            version=version("optstream"),
+        )
+
+    def release(self, x: Any) -> Release:
+        """Release whole periods.
+
+        Args:
+            x: One period or many: a 1-D array of ``n * w`` values, a 2-D array with ``w`` columns, or a series of
+                pandas, polars or pyarrow. The result has the same form and index.
+
+        Raises:
+            DataError: The data is empty, not a whole number of periods, or not finite.
+            SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
+                spent unless nobody can have seen the failure.
+        """
+        rows, restore = read_periods(x, self.guarantee.w)
+        answers, knots = self._plan.release(rows)
+        if self._projection is not None:
+            answers = np.stack([self._projection.project(row) for row in answers])
+        ends = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])
+        steps = np.ascontiguousarray(answers[:, : self.guarantee.w])
+        return Release(
+            values=restore(steps),
+            features=tuple(answers[:, low:high] for low, high in zip(ends[:-1], ends[1:], strict=True)),
+            statement=self.statement,
+            _rows=steps,
+            _knots=knots,
+            _scale=float(Fraction(*self._plan.sample_scale)) * self.grid,
+        )
+
+
+def _check_type(name: str, value: object, *kinds: type) -> None:
+    if not isinstance(value, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be {wanted}")
+
+
+def _check_choice(name: str, value: str, *choices: str) -> None:
+    if value not in choices:
+        raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, choices))}")

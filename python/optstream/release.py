@@ -1,0 +1,106 @@
+"""What leaves: private values, with the statement of what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream.errors import ParameterError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from optstream.statement import Statement
+
+__all__ = ["Release"]
+
+
+@dataclass(frozen=True, repr=False)
+class Release:
+    """A private series. It holds private values only, no raw data.
+
+    Example:
+        >>> import numpy as np
+        >>> import optstream as ops
+        >>> mechanism = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(k=4), bounds=(0, 100))
+        >>> release = mechanism.release(np.array([10.0, 20.0, 30.0, 40.0]))
+        >>> release
+        Release(periods=1, w=4, epsilon=1)
+        >>> release.values.shape
+        (4,)
+    """
+
+    values: Any
+    """The private values, in the form of the input: an array, or a series with its index."""
+    features: tuple[NDArray[np.float64], ...]
+    """For every feature the private sum of each cell, one row per period; equal to the sums of the values."""
+    statement: Statement
+    _rows: NDArray[np.float64]
+    _knots: NDArray[np.uint64]
+    _scale: float
+
+    def __repr__(self) -> str:
+        periods, w = self._rows.shape
+        return f"Release(periods={periods}, w={w}, epsilon={self.statement.epsilon_shown})"
+
+    def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return lower and upper ends of intervals, one row per period, that hold the noise part with a given chance.
+
+        The noise part is the difference between what was released and what the same release would be without noise. An
+        interval covers it with probability ``level`` at each step, separately. It does not cover the error of
+        reconstructing steps between measured ones, nor clamping.
+
+        Without features it is exact: a measured step carries Laplace noise, a step between two of them a weighted sum
+        of their independent noises, whose law is known in closed form. With features the projection has moved the
+        values towards consistency; the interval is then that of the values before the projection, and its coverage is
+        approximate.
+
+        Args:
+            level: The coverage, between 0 and 1.
+
+        Example:
+            >>> import numpy as np
+            >>> import optstream as ops
+            >>> mechanism = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(k=4), bounds=(0, 99))
+            >>> low, high = mechanism.release(np.full(4, 50.0)).interval(0.95)
+            >>> np.round((high - low) / 2, 1)
+            array([[12., 12., 12., 12.]])
+        """
+        if not 0 < level < 1:
+            raise ParameterError(f"level is {level}, but must lie between 0 and 1")
+        periods, w = self._rows.shape
+        half = np.empty((periods, w))
+        known: dict[float, float] = {}
+        for row, knots in zip(half, self._knots, strict=True):
+            position = np.searchsorted(knots, np.arange(w), side="right") - 1
+            left = knots[position].astype(float)
+            right = knots[np.minimum(position + 1, knots.size - 1)].astype(float)
+            share = (np.arange(w) - left) / np.maximum(right - left, 1)
+            row[:] = [known.setdefault(s, half_width(s, level)) if s not in known else known[s] for s in share]
+        return self._rows - self._scale * half, self._rows + self._scale * half
+
+
+def half_width(share: float, level: float) -> float:
+    """Return h with P(|(1 - s) Z + s Z'| <= h) = level for independent Laplace variables of scale 1.
+
+    With a = max(s, 1 - s) and b the other share the tail is (a^2 exp(-h/a) - b^2 exp(-h/b)) / (a^2 - b^2), which tends
+    to (1 + h/(2a)) exp(-h/a) for a = b.
+
+    >>> round(half_width(0.0, 0.95), 4), round(half_width(0.5, 0.95), 4)
+    (2.9957, 2.1127)
+    """
+    a, b = max(share, 1 - share), min(share, 1 - share)
+
+    def tail(h: float) -> float:
+        if a - b < 1e-6:  # noqa: PLR2004
+            return float((1 + h / (a + b)) * np.exp(-2 * h / (a + b)))
+        far = b * b * np.exp(-h / b) if b > 0 else 0.0
+        return float((a * a * np.exp(-h / a) - far) / (a * a - b * b))
+
+    low, high = 0.0, -2 * float(np.log1p(-level)) + 2
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) > 1 - level else (low, middle)
+    return high

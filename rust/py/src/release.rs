@@ -1,0 +1,184 @@
+//! Whole releases: sample, perturb, reconstruct and project many periods in one call.
+
+use std::thread;
+
+use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use optstream_core::batch::WORTH_THREADS;
+use optstream_core::grid::{Grid, check};
+use optstream_core::measure::{Feature, Period, Plan as Measurement, Sampling};
+use optstream_core::rng::Key;
+use optstream_core::scale::Scale;
+use optstream_core::svt::{L1Sampler, Unit, SparseVector};
+use optstream_post::interpolate;
+use optstream_post::tree::{Tree, Workspace};
+use pyo3::prelude::*;
+
+use crate::arguments::{array, budget, number, pair};
+use crate::errors::{raise, raise_post};
+use crate::noise::threads;
+
+/// Periods that are quantised at a time, so that memory beyond input and output does not grow with their number.
+const PERIODS: usize = 2048;
+
+/// An adaptive sampler as Python describes it: k, threshold, noise units per normalised sensitivity (none if the noise is
+/// in grid units), and for the noise on the threshold and on the queries the pair of sensitivity and epsilon.
+type SamplerArgument<'py> = (usize, f64, Option<u64>, (u64, Bound<'py, PyAny>), (u64, Bound<'py, PyAny>));
+
+/// A mechanism as the core sees it: checked and built once, used for every period.
+#[pyclass(frozen, module = "optstream._core")]
+pub struct Plan {
+    grid: Grid,
+    sensitivity: u64,
+    measurement: Measurement,
+    feature_scales: Vec<Scale>,
+    projection: Option<Tree>,
+}
+
+#[pymethods]
+impl Plan {
+    #[new]
+    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, features, tree))]
+    #[expect(clippy::too_many_arguments, reason = "keyword arguments of a constructor that one Python class calls")]
+    fn new(
+        w: usize,
+        alpha: &Bound<'_, PyAny>,
+        bounds: &Bound<'_, PyAny>,
+        grid: &Bound<'_, PyAny>,
+        sampling: &Bound<'_, PyAny>,
+        cost: &Bound<'_, PyAny>,
+        features: Vec<(Vec<usize>, Bound<'_, PyAny>)>,
+        tree: Option<(Vec<Option<usize>>, Vec<f64>)>,
+    ) -> PyResult<Self> {
+        let (lower, upper) = pair("bounds", bounds)?;
+        let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
+        let sensitivity = grid.sensitivity(number("alpha", alpha)?).map_err(raise)?;
+        let scale = |sensitivity, cost: &Bound<'_, PyAny>| {
+            Scale::new(sensitivity, &budget("epsilon", cost)?).map_err(raise)
+        };
+        let sampling = match sampling.extract::<SamplerArgument<'_>>() {
+            Ok((k, threshold, resolution, rho, nu)) => {
+                let unit = resolution
+                    .map_or(Unit::Common, |resolution| Unit::Normalised { sensitivity, resolution });
+                let noise = SparseVector::new(scale(rho.0, &rho.1)?, scale(nu.0, &nu.1)?, k.saturating_sub(2));
+                let threshold = grid.nearest(threshold).map_err(raise)?;
+                Sampling::Adaptive(L1Sampler::new(w, k, threshold, noise, unit).map_err(raise)?)
+            }
+            Err(_) => Sampling::Fixed(sampling.extract()?),
+        };
+        let features = features
+            .into_iter()
+            .map(|(labels, cost)| Ok(Feature { labels, scale: scale(sensitivity, &cost)? }))
+            .collect::<PyResult<Vec<_>>>()?;
+        let feature_scales = features.iter().map(|feature| feature.scale).collect();
+        let scale = scale(sensitivity, cost)?;
+        let measurement = Measurement::new(w, grid.largest(), sampling, scale, features).map_err(raise)?;
+        let projection =
+            tree.map(|(parents, weights)| Tree::new(&parents, &weights)).transpose().map_err(raise_post)?;
+        Ok(Self { grid, sensitivity, measurement, feature_scales, projection })
+    }
+
+    /// How far one step can move, in grid units.
+    #[getter]
+    fn sensitivity(&self) -> u64 {
+        self.sensitivity
+    }
+
+    /// The scale of the noise on the measured steps, in grid units, as numerator and denominator.
+    #[getter]
+    fn sample_scale(&self) -> (u64, u64) {
+        fraction(self.measurement.scale())
+    }
+
+    /// The scale of the noise on the sums of each feature.
+    #[getter]
+    fn feature_scales(&self) -> Vec<(u64, u64)> {
+        self.feature_scales.iter().map(fraction).collect()
+    }
+
+    /// Releases periods, one per row: their steps and cells, projected if the plan has a tree, and the measured steps.
+    fn release<'py>(
+        &self,
+        py: Python<'py>,
+        values: &Bound<'py, PyAny>,
+    ) -> PyResult<(Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>)> {
+        let values = array("values", values, &[2])?;
+        let (rows, w, width) = (values.shape()[0], self.measurement.length(), self.width());
+        let owned: Vec<f64>;
+        let slice = match values.as_slice() {
+            Ok(slice) if values.is_c_contiguous() => slice,
+            _ => {
+                owned = values.as_array().iter().copied().collect();
+                &owned
+            }
+        };
+        // Everything is looked at before anything is drawn.
+        check(slice).map_err(raise)?;
+        let key = Key::from_entropy().map_err(raise)?;
+        let (mut out, mut knots) = (Vec::with_capacity(rows * width), Vec::new());
+        for (chunk, periods) in slice.chunks(PERIODS * w).enumerate() {
+            let units = self.grid.quantise(periods).map_err(raise)?;
+            let (released, measured) = py.detach(|| self.release_chunk(&units, chunk * PERIODS, &key))?;
+            out.extend(released);
+            knots.extend(measured);
+        }
+        let count = knots.len() / rows;
+        Ok((out.into_pyarray(py).reshape([rows, width])?, knots.into_pyarray(py).reshape([rows, count])?))
+    }
+}
+
+impl Plan {
+    fn width(&self) -> usize {
+        self.measurement.length() + self.measurement.cells()
+    }
+
+    /// Shares the periods of a chunk among threads. The keystream of a period depends on its position alone.
+    fn release_chunk(&self, units: &[i64], first: usize, key: &Key) -> PyResult<(Vec<f64>, Vec<usize>)> {
+        let w = self.measurement.length();
+        let periods = units.len() / w;
+        let threads = threads(units.len().max(WORTH_THREADS)).min(periods.div_ceil(64));
+        if threads == 1 {
+            return self.release_periods(units, first, key);
+        }
+        let share = periods.div_ceil(threads);
+        thread::scope(|scope| {
+            let parts = units.chunks(share * w).enumerate();
+            let workers: Vec<_> = parts
+                .map(|(turn, part)| scope.spawn(move || self.release_periods(part, first + turn * share, key)))
+                .collect();
+            let (mut out, mut knots) = (Vec::with_capacity(periods * self.width()), Vec::new());
+            for worker in workers {
+                let (released, measured) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+                out.extend(released);
+                knots.extend(measured);
+            }
+            Ok((out, knots))
+        })
+    }
+
+    /// Measures, reconstructs and projects periods one after the other.
+    fn release_periods(&self, units: &[i64], first: usize, key: &Key) -> PyResult<(Vec<f64>, Vec<usize>)> {
+        let (w, width) = (self.measurement.length(), self.width());
+        let periods = units.len() / w;
+        let (mut out, mut knots) = (vec![0.0; periods * width], Vec::new());
+        let (mut period, mut workspace) = (Period::default(), Workspace::new());
+        let mut targets = vec![0.0; width];
+        for (index, (units, out)) in units.chunks(w).zip(out.chunks_mut(width)).enumerate() {
+            let mut source = key.stream((first + index) as u64);
+            self.measurement.measure(units, &mut source, &mut period).map_err(raise)?;
+            let samples = self.grid.values(std::mem::take(&mut period.samples));
+            let (steps, cells) = targets.split_at_mut(w);
+            interpolate::linear(&period.knots, &samples, steps).map_err(raise_post)?;
+            cells.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
+            match &self.projection {
+                Some(tree) => tree.project(&targets, true, &mut workspace, out).map_err(raise_post)?,
+                None => out.copy_from_slice(&targets),
+            }
+            knots.extend_from_slice(&period.knots);
+        }
+        Ok((out, knots))
+    }
+}
+
+fn fraction(scale: &Scale) -> (u64, u64) {
+    (scale.numerator(), scale.denominator())
+}
