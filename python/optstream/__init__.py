@@ -28,6 +28,7 @@ from optstream.features import Feature
 from optstream.guarantee import Guarantee
 from optstream.mechanism import OptStream
 from optstream.release import Release
+from optstream.sparse_vector import above_threshold
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
 
@@ -52,5 +53,6 @@ __all__ = [
     "Stage",
     "Statement",
     "__version__",
+    "above_threshold",
     "noise",
 ]

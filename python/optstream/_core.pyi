@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CuratorKey", "Plan", "cube", "default_grid", "laplace"]
+__all__ = ["CuratorKey", "Plan", "above_threshold", "cube", "default_grid", "laplace"]
 
 @final
 class CuratorKey:
@@ -21,8 +21,7 @@ class Plan:
         alpha: float,
         bounds: tuple[float, float],
         grid: float,
-        sampling: Sequence[int]
-        | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
+        sampling: Sequence[int] | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
         cost: Fraction,
         features: Sequence[tuple[Sequence[int], Fraction]],
         tree: tuple[Sequence[int | None], Sequence[float]] | None,
@@ -33,7 +32,9 @@ class Plan:
     def sample_scale(self) -> tuple[int, int]: ...
     @property
     def feature_scales(self) -> list[tuple[int, int]]: ...
-    def release(self, values: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.uint64]]: ...
+    def release(
+        self, values: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
 
 def laplace(
     values: NDArray[np.float64],
@@ -51,4 +52,14 @@ def cube(
     grid: float | None = None,
     retry: tuple[CuratorKey, Sequence[bytes]] | None = None,
 ) -> NDArray[np.float64]: ...
+def above_threshold(
+    scores: NDArray[np.float64],
+    threshold: float,
+    sensitivity: float,
+    threshold_epsilon: Fraction,
+    query_epsilon: Fraction,
+    max_positive: int,
+    bounds: tuple[float, float],
+    grid: float | None,
+) -> NDArray[np.bool_]: ...
 def default_grid(sensitivity: float) -> float: ...

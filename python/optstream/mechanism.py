@@ -18,7 +18,8 @@ from optstream.features import Feature
 from optstream.frames import read_periods
 from optstream.guarantee import Guarantee
 from optstream.projection import ConvexProjection, tree_of
-from optstream.release import Release
+from optstream.release import Release, shares_of_right_knot
+from optstream.sparse_vector import shares
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
 
@@ -167,9 +168,7 @@ class OptStream:
         """Calibrate: the accountant prices each stage at unit cost, then the whole, which is scaled to epsilon."""
         guarantee = self.guarantee
         one = _Budget(Fraction(1), Fraction(1), Fraction(1))
-        epsilon = {
-            name: guarantee.epsilon * share for name, share in zip(self._stages(one), self.split, strict=True)
-        }
+        epsilon = {name: guarantee.epsilon * share for name, share in zip(self._stages(one), self.split, strict=True)}
         if self.calibration == "paper":
             return _Budget(
                 selection=epsilon.get("sample", Fraction(0)),
@@ -205,7 +204,7 @@ class OptStream:
             # Scales 2 D / eps and 4 k D / eps with D = 2 (w - k) alpha, as printed.
             units = 2 * (w - sample.k) * self._sensitivity
             return sample.k, sample.threshold, None, (2 * units, spent), (4 * sample.k * units, spent)
-        threshold, queries = (share * spent for share in sample.shares())
+        threshold, queries = (share * spent for share in shares(sample.positives()))
         return (
             sample.k,
             sample.threshold,
@@ -226,12 +225,8 @@ class OptStream:
             return np.concatenate([np.full(w, 1 / w), *(np.full(f.size, 1 / f.size) for f in self.features)])
         # A step between two measured ones is their weighted mean; the w reconstructed steps together carry the
         # information of k samples. An adaptive choice is not known in advance and counts as measured throughout.
-        share = np.zeros(w)
-        if isinstance(sample, EqualSampling):
-            knots = np.array(sample.steps(w))
-            left = knots[np.searchsorted(knots, np.arange(w), side="right") - 1]
-            right = knots[np.searchsorted(knots, np.arange(w), side="left")]
-            share = (np.arange(w) - left) / np.maximum(right - left, 1)
+        fixed = isinstance(sample, EqualSampling)
+        share = shares_of_right_knot(np.array(sample.steps(w)), w) if fixed else np.zeros(w)
         variance = float(self._budget.sample) ** -2 * (share**2 + (1 - share) ** 2)
         cell = float(self._budget.feature) ** 2 if self.features else 0.0
         weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
@@ -289,18 +284,19 @@ class OptStream:
                 spent unless nobody can have seen the failure.
         """
         rows, restore = read_periods(x, self.guarantee.w)
-        answers, knots = self._plan.release(rows)
+        steps, cells, knots = self._plan.release(rows)
         if self._projection is not None:
-            answers = np.stack([self._projection.project(row) for row in answers])
-        ends = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])
-        steps = np.ascontiguousarray(answers[:, : self.guarantee.w])
+            for step_row, cell_row in zip(steps, cells, strict=True):
+                step_row[:], cell_row[:] = self._projection.project(step_row, cell_row)
+        ends = np.cumsum([0, *(feature.size for feature in self.features)])
         return Release(
             values=restore(steps),
-            features=tuple(answers[:, low:high] for low, high in zip(ends[:-1], ends[1:], strict=True)),
+            features=tuple(cells[:, low:high] for low, high in zip(ends[:-1], ends[1:], strict=True)),
             statement=self.statement,
             _rows=steps,
             _knots=knots,
             _scale=float(Fraction(*self._plan.sample_scale)) * self.grid,
+            _grid=self.grid,
         )
 
 

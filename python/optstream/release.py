@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -40,6 +41,7 @@ class Release:
     _rows: NDArray[np.float64]
     _knots: NDArray[np.uint64]
     _scale: float
+    _grid: float
 
     def __repr__(self) -> str:
         periods, w = self._rows.shape
@@ -71,15 +73,26 @@ class Release:
         if not 0 < level < 1:
             raise ParameterError(f"level is {level}, but must lie between 0 and 1")
         periods, w = self._rows.shape
-        half = np.empty((periods, w))
-        known: dict[float, float] = {}
-        for row, knots in zip(half, self._knots, strict=True):
-            position = np.searchsorted(knots, np.arange(w), side="right") - 1
-            left = knots[position].astype(float)
-            right = knots[np.minimum(position + 1, knots.size - 1)].astype(float)
-            share = (np.arange(w) - left) / np.maximum(right - left, 1)
-            row[:] = [known.setdefault(s, half_width(s, level)) if s not in known else known[s] for s in share]
-        return self._rows - self._scale * half, self._rows + self._scale * half
+        # One row per period, or one for all periods if the measured steps are always the same.
+        half = np.empty((len(self._knots), w))
+        width = cache(partial(half_width, level=level))
+        for row, knots in zip(half, self._knots.astype(np.int64), strict=True):
+            row[:] = [width(share) for share in shares_of_right_knot(knots, w)]
+        # Noise moves in whole grid steps, the closed form does not: one step more covers the difference.
+        reach = np.broadcast_to(self._scale * half + self._grid, (periods, w))
+        return self._rows - reach, self._rows + reach
+
+
+def shares_of_right_knot(knots: NDArray[np.int64], w: int) -> NDArray[np.float64]:
+    """Return for each step how far it lies on the way from the measured step before to the one after.
+
+    >>> shares_of_right_knot(np.array([0, 2, 3]), 4)
+    array([0. , 0.5, 0. , 0. ])
+    """
+    steps = np.arange(w)
+    left = knots[np.searchsorted(knots, steps, side="right") - 1]
+    right = knots[np.searchsorted(knots, steps, side="left")]
+    return np.asarray((steps - left) / np.maximum(right - left, 1))
 
 
 def half_width(share: float, level: float) -> float:
@@ -89,7 +102,7 @@ def half_width(share: float, level: float) -> float:
     to (1 + h/(2a)) exp(-h/a) for a = b.
 
     >>> round(half_width(0.0, 0.95), 4), round(half_width(0.5, 0.95), 4)
-    (2.9957, 2.1127)
+    (2.9957, 2.0565)
     """
     a, b = max(share, 1 - share), min(share, 1 - share)
 

@@ -104,11 +104,6 @@ class L1Sampling:
         """Return the most positive answers that the sparse vector technique gives."""
         return max(self.k - 2, 0)
 
-    def shares(self) -> tuple[Fraction, Fraction]:
-        """Return the shares of the threshold's and the queries' noise: 1 to (2c)^(2/3) (Lyu, Su and Li 2017)."""
-        ratio = Fraction(round(1000 * (2 * self.positives()) ** (2 / 3)), 1000)
-        return 1 / (1 + ratio), ratio / (1 + ratio)
-
 
 @dataclass(frozen=True)
 class LaplaceNoise:

@@ -1,11 +1,14 @@
 //! Speed of the samplers on one thread, per value.
 
+use std::time::Duration;
+
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use optstream_core::batch;
 use optstream_core::cube::CubeScale;
 use optstream_core::ratio::Ratio;
 use optstream_core::rng::{Key, Source};
 use optstream_core::scale::Scale;
+use optstream_core::svt::{L1Sampler, SparseVector, Unit};
 
 const VALUES: usize = 1 << 15;
 
@@ -53,5 +56,22 @@ fn samplers(c: &mut Criterion) {
     group.finish();
 }
 
-criterion_group!(benches, samplers);
+/// One segment that grows over the whole period, as the threshold is out of reach: time per step should hardly grow.
+fn adaptive(c: &mut Criterion) {
+    let mut group = c.benchmark_group("adaptive sampling, per step");
+    group.sample_size(10).warm_up_time(Duration::from_millis(500)).measurement_time(Duration::from_secs(2));
+    let mut stream = Key::from_entropy().expect("entropy").stream(0);
+    for bits in 10..=17 {
+        let length = 1_usize << bits;
+        let values: Vec<i64> =
+            (0..length).map(|_| i64::try_from(stream.below(1 << 20)).expect("a small number")).collect();
+        let vector = SparseVector::new(scale(1 << 20, 1), scale(1 << 21, 1), 1);
+        let sampler = L1Sampler::new(length, 3, 1 << 62, vector, Unit::Common).expect("a valid sampler");
+        group.throughput(Throughput::Elements(length as u64));
+        group.bench_function(format!("2^{bits} steps"), |b| b.iter(|| sampler.sample(&values, &mut stream)));
+    }
+    group.finish();
+}
+
+criterion_group!(benches, samplers, adaptive);
 criterion_main!(benches);

@@ -92,6 +92,12 @@ impl Plan {
         self.cells
     }
 
+    /// Whether every period is measured at the same steps.
+    #[must_use]
+    pub const fn is_fixed(&self) -> bool {
+        matches!(self.sampling, Sampling::Fixed(_))
+    }
+
     /// The scale of the noise on the measured steps.
     #[must_use]
     pub const fn scale(&self) -> &Scale {

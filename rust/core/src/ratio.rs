@@ -10,21 +10,30 @@ pub struct Ratio {
 }
 
 impl Ratio {
-    /// `numerator / denominator`, reduced. Fails, naming `parameter`, when it is not positive or does not fit.
+    /// `numerator / denominator`, reduced.
+    ///
+    /// A numerator that then exceeds 64 bits is shortened, and the fraction rounded down by less than one part in 2^60: a
+    /// budget is never overspent.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if either part is zero or the reduced numerator exceeds 64 bits.
+    /// [`Error::Parameter`], naming `parameter`, if either part is zero or the fraction exceeds 2^60.
     pub fn new(parameter: &'static str, numerator: u128, denominator: u128) -> Result<Self, Error> {
         let refused = |bound| Error::parameter(parameter, format!("{numerator}/{denominator}"), bound);
         if numerator == 0 || denominator == 0 {
             return Err(refused("positive and finite"));
         }
         let divisor = gcd(numerator, denominator);
-        let reduced = numerator.checked_div(divisor).and_then(|n| u64::try_from(n).ok());
-        match (reduced, denominator.checked_div(divisor)) {
-            (Some(numerator), Some(denominator)) => Ok(Self { numerator, denominator }),
-            _ => Err(refused("a fraction whose numerator has at most 64 bits")),
+        let reduced = (numerator.checked_div(divisor).unwrap_or(0), denominator.checked_div(divisor).unwrap_or(0));
+        if let Ok(numerator) = u64::try_from(reduced.0) {
+            return Ok(Self { numerator, denominator: reduced.1 });
         }
+        let surplus = 64_u32.saturating_sub(reduced.0.leading_zeros());
+        let shortened = u64::try_from(reduced.0 >> surplus).unwrap_or(u64::MAX);
+        let denominator = (reduced.1 >> surplus).saturating_add(1);
+        if u128::from(shortened) >> 60 >= denominator {
+            return Err(refused("at most 2^60"));
+        }
+        Ok(Self { numerator: shortened, denominator })
     }
 
     /// The rational that a float *shows*: the shortest decimal that reads back as `value`, so that 0.1 is one tenth.
@@ -102,9 +111,24 @@ mod tests {
         assert!(Ratio::new("epsilon", 0, 1).is_err());
         assert!(Ratio::new("epsilon", 1, 0).is_err());
         assert!(Ratio::new("epsilon", u128::MAX, 1).is_err());
+        assert!(Ratio::new("epsilon", u128::MAX, 1 << 50).is_err());
     }
 
     proptest! {
+        #[test]
+        fn a_long_fraction_is_rounded_down_and_hardly(numerator in 1_u128.., denominator in 1_u128..) {
+            if let Ok(ratio) = Ratio::new("epsilon", numerator, denominator) {
+                let big = |value: u128| num_bigint::BigUint::from(value);
+                let given = big(ratio.numerator.into()) * big(denominator);
+                let wanted = big(numerator) * big(ratio.denominator);
+                prop_assert!(given <= wanted);
+                // Short denominators lose more: the fraction then is large, beyond any sensible budget.
+                if ratio.denominator >> 61 > 0 || given == wanted {
+                    prop_assert!((wanted.clone() - given) <= wanted >> 60);
+                }
+            }
+        }
+
         #[test]
         fn the_decimal_reads_back_as_the_same_float(value in 1e-15_f64..1e15) {
             let ratio = Ratio::from_shortest_decimal("epsilon", value).unwrap();

@@ -6,6 +6,7 @@ use optstream_core::cube::CubeScale;
 use optstream_core::grid::{Grid, default_step};
 use optstream_core::rng::{Key, Secret};
 use optstream_core::scale::Scale;
+use optstream_core::svt::SparseVector;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
@@ -134,6 +135,34 @@ pub fn cube<'py>(
         batch::cube(&mut units, &scale, &key, threads).map(|()| grid.values(units))
     });
     noisy.map_err(raise)?.into_pyarray(py).reshape(shape)
+}
+
+/// Which scores are above a threshold; see `optstream.above_threshold`. `threshold_epsilon` and `query_epsilon` are the
+/// parts of the budget for the noise on the threshold and on the scores.
+#[pyfunction]
+#[expect(clippy::too_many_arguments, reason = "called by one Python function, which names them")]
+pub fn above_threshold<'py>(
+    py: Python<'py>,
+    scores: &Bound<'py, PyAny>,
+    threshold: &Bound<'py, PyAny>,
+    sensitivity: &Bound<'py, PyAny>,
+    threshold_epsilon: &Bound<'py, PyAny>,
+    query_epsilon: &Bound<'py, PyAny>,
+    max_positive: usize,
+    bounds: &Bound<'py, PyAny>,
+    grid: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyArray1<bool>>> {
+    let Request { grid, scale, units, .. } =
+        Request::read(scores, &[1], sensitivity, threshold_epsilon, bounds, grid)?;
+    let threshold = grid.nearest(number("threshold", threshold)?).map_err(raise)?;
+    let moved = grid.sensitivity(number("sensitivity", sensitivity)?).map_err(raise)?;
+    let positives = u64::try_from(max_positive).unwrap_or(u64::MAX);
+    let twice = moved.saturating_mul(positives.saturating_mul(2));
+    let queries = Scale::new(twice, &budget("epsilon", query_epsilon)?).map_err(raise)?;
+    let vector = SparseVector::new(scale, queries, max_positive);
+    let key = Key::from_entropy().map_err(raise)?;
+    let answers = py.detach(|| vector.above_threshold(&units, threshold, &mut key.stream(0)));
+    Ok(answers.map_err(raise)?.into_pyarray(py))
 }
 
 /// The largest power of two that is at most `sensitivity / 1024`.

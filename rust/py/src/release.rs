@@ -3,7 +3,6 @@
 use std::thread;
 
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
-use optstream_core::batch::WORTH_THREADS;
 use optstream_core::grid::{Grid, check};
 use optstream_core::measure::{Feature, Period, Plan as Measurement, Sampling};
 use optstream_core::rng::Key;
@@ -95,14 +94,11 @@ impl Plan {
         self.feature_scales.iter().map(fraction).collect()
     }
 
-    /// Releases periods, one per row: their steps and cells, projected if the plan has a tree, and the measured steps.
-    fn release<'py>(
-        &self,
-        py: Python<'py>,
-        values: &Bound<'py, PyAny>,
-    ) -> PyResult<(Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>)> {
+    /// Releases periods, one per row: their steps, their cells, and the measured steps (one row if they are fixed). Steps
+    /// and cells are projected if the plan has a tree.
+    fn release<'py>(&self, py: Python<'py>, values: &Bound<'py, PyAny>) -> PyResult<Arrays<'py>> {
         let values = array("values", values, &[2])?;
-        let (rows, w, width) = (values.shape()[0], self.measurement.length(), self.width());
+        let rows = values.shape()[0];
         let owned: Vec<f64>;
         let slice = match values.as_slice() {
             Ok(slice) if values.is_c_contiguous() => slice,
@@ -114,28 +110,58 @@ impl Plan {
         // Everything is looked at before anything is drawn.
         check(slice).map_err(raise)?;
         let key = Key::from_entropy().map_err(raise)?;
-        let (mut out, mut knots) = (Vec::with_capacity(rows * width), Vec::new());
+        let (w, cells) = (self.measurement.length(), self.measurement.cells());
+        let mut released = Released::with_capacity(rows, w, cells);
         for (chunk, periods) in slice.chunks(PERIODS * w).enumerate() {
             let units = self.grid.quantise(periods).map_err(raise)?;
-            let (released, measured) = py.detach(|| self.release_chunk(&units, chunk * PERIODS, &key))?;
-            out.extend(released);
-            knots.extend(measured);
+            released.append(py.detach(|| self.release_chunk(&units, chunk * PERIODS, &key))?);
         }
+        let Released { steps, cells: sums, mut knots } = released;
         let count = knots.len() / rows;
-        Ok((out.into_pyarray(py).reshape([rows, width])?, knots.into_pyarray(py).reshape([rows, count])?))
+        if self.measurement.is_fixed() {
+            knots.truncate(count);
+        }
+        let knot_rows = knots.len() / count;
+        Ok((
+            steps.into_pyarray(py).reshape([rows, w])?,
+            sums.into_pyarray(py).reshape([rows, cells])?,
+            knots.into_pyarray(py).reshape([knot_rows, count])?,
+        ))
+    }
+}
+
+type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
+
+/// Released periods, one after the other.
+#[derive(Default)]
+struct Released {
+    steps: Vec<f64>,
+    cells: Vec<f64>,
+    knots: Vec<usize>,
+}
+
+impl Released {
+    fn with_capacity(periods: usize, steps: usize, cells: usize) -> Self {
+        Self {
+            steps: Vec::with_capacity(periods * steps),
+            cells: Vec::with_capacity(periods * cells),
+            knots: Vec::new(),
+        }
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.steps.append(&mut other.steps);
+        self.cells.append(&mut other.cells);
+        self.knots.append(&mut other.knots);
     }
 }
 
 impl Plan {
-    fn width(&self) -> usize {
-        self.measurement.length() + self.measurement.cells()
-    }
-
     /// Shares the periods of a chunk among threads. The keystream of a period depends on its position alone.
-    fn release_chunk(&self, units: &[i64], first: usize, key: &Key) -> PyResult<(Vec<f64>, Vec<usize>)> {
+    fn release_chunk(&self, units: &[i64], first: usize, key: &Key) -> PyResult<Released> {
         let w = self.measurement.length();
         let periods = units.len() / w;
-        let threads = threads(units.len().max(WORTH_THREADS)).min(periods.div_ceil(64));
+        let threads = threads(units.len()).min(periods.div_ceil(64));
         if threads == 1 {
             return self.release_periods(units, first, key);
         }
@@ -145,37 +171,37 @@ impl Plan {
             let workers: Vec<_> = parts
                 .map(|(turn, part)| scope.spawn(move || self.release_periods(part, first + turn * share, key)))
                 .collect();
-            let (mut out, mut knots) = (Vec::with_capacity(periods * self.width()), Vec::new());
+            let mut released = Released::default();
             for worker in workers {
-                let (released, measured) = worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
-                out.extend(released);
-                knots.extend(measured);
+                released.append(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
             }
-            Ok((out, knots))
+            Ok(released)
         })
     }
 
     /// Measures, reconstructs and projects periods one after the other.
-    fn release_periods(&self, units: &[i64], first: usize, key: &Key) -> PyResult<(Vec<f64>, Vec<usize>)> {
-        let (w, width) = (self.measurement.length(), self.width());
-        let periods = units.len() / w;
-        let (mut out, mut knots) = (vec![0.0; periods * width], Vec::new());
+    fn release_periods(&self, units: &[i64], first: usize, key: &Key) -> PyResult<Released> {
+        let (w, cells) = (self.measurement.length(), self.measurement.cells());
+        let mut released = Released::with_capacity(units.len() / w, w, cells);
         let (mut period, mut workspace) = (Period::default(), Workspace::new());
-        let mut targets = vec![0.0; width];
-        for (index, (units, out)) in units.chunks(w).zip(out.chunks_mut(width)).enumerate() {
-            let mut source = key.stream((first + index) as u64);
-            self.measurement.measure(units, &mut source, &mut period).map_err(raise)?;
+        let (mut answers, mut projected) = (vec![0.0; w + cells], vec![0.0; w + cells]);
+        for (index, units) in (first..).zip(units.chunks(w)) {
+            self.measurement.measure(units, &mut key.stream(index as u64), &mut period).map_err(raise)?;
             let samples = self.grid.values(std::mem::take(&mut period.samples));
-            let (steps, cells) = targets.split_at_mut(w);
+            let (steps, sums) = answers.split_at_mut(w);
             interpolate::linear(&period.knots, &samples, steps).map_err(raise_post)?;
-            cells.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
-            match &self.projection {
-                Some(tree) => tree.project(&targets, true, &mut workspace, out).map_err(raise_post)?,
-                None => out.copy_from_slice(&targets),
+            sums.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
+            if let Some(tree) = &self.projection {
+                tree.project(&answers, true, &mut workspace, &mut projected).map_err(raise_post)?;
+            } else {
+                projected.copy_from_slice(&answers);
             }
-            knots.extend_from_slice(&period.knots);
+            let (steps, sums) = projected.split_at(w);
+            released.steps.extend_from_slice(steps);
+            released.cells.extend_from_slice(sums);
+            released.knots.extend_from_slice(&period.knots);
         }
-        Ok((out, knots))
+        Ok(released)
     }
 }
 

@@ -1,0 +1,241 @@
+//! The sparse vector technique, with integers only, and the adaptive sampler built on it.
+//!
+//! Many questions of the kind "is this score above the threshold?" are answered, and only the positive answers are paid
+//! for. Thresholds, scores and noise are integers or exact fractions; nothing is divided or rounded before a comparison.
+
+use crate::Error;
+use crate::laplace;
+use crate::rng::Source;
+use crate::scale::Scale;
+use crate::scores::Segment;
+
+#[cfg(test)]
+mod tests;
+
+/// Longest period of a sampler.
+const MAX_LENGTH: usize = 1 << 20;
+/// Largest value, in size: what a [`Grid`](crate::grid::Grid) gives at most.
+const MAX_VALUE: u64 = 1 << 53;
+/// Largest resolution. Numerators are below 2^54 w^2 <= 2^94, so that their product with it is below 2^126.
+const MAX_RESOLUTION: u64 = 1 << 32;
+
+/// The noise of the sparse vector technique and the number of positive answers it is meant for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SparseVector {
+    threshold_scale: Scale,
+    query_scale: Scale,
+    limit: usize,
+}
+
+impl SparseVector {
+    /// Noise of `threshold_scale` on the threshold and of `query_scale` on every score, for `limit` positive answers.
+    #[must_use]
+    pub const fn new(threshold_scale: Scale, query_scale: Scale, limit: usize) -> Self {
+        Self { threshold_scale, query_scale, limit }
+    }
+
+    /// The largest number of positive answers.
+    #[must_use]
+    pub const fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Answers whether `score + nu >= threshold + rho` for one score after the other, with one `rho` for the whole call
+    /// and a fresh `nu` for each score. Ends with the last score or with positive answer number `limit`, if that is
+    /// earlier; a limit of 0 gives no answer and draws nothing.
+    ///
+    /// # Guarantee
+    /// If every score moves by at most the integer `D`, the answers cost at most `D/b1 + c 2 D/b2`, where `b1` and `b2`
+    /// are the scales of threshold and scores and `c` is the limit. So `b1 = D/e1` and `b2 = 2 c D/e2` cost `e1 + e2`
+    /// (Lyu, Su and Li 2017, Algorithm 1).
+    ///
+    /// Proof: fix the answers, and send each `(rho, nu_1, nu_2, ..)` that leads to them from scores `q` to the same with
+    /// `rho + D` and, at the positive answers alone, `nu_i + 2 D`. It leads to the same answers from scores `q'`: where
+    /// `q_i + nu_i < threshold + rho`, there `q'_i + nu_i < threshold + rho + D`; where `q_i + nu_i >= threshold + rho`,
+    /// there `q'_i + nu_i + 2 D >= threshold + rho + D`. The map is injective and, as `D` is an integer, stays on the
+    /// integers, where a shift by `s` lowers the probability of a draw at most by the factor `exp(-s/b)`. There is one
+    /// shift by `D` and there are at most `c` by `2 D`. Each score may depend on the answers before it: given these it is
+    /// the same query on both sides.
+    ///
+    /// The proof takes the law of [`laplace::draw`] on all integers; what that refuses has probability below exp(-1023).
+    ///
+    /// # Errors
+    /// [`Error::NoiseTooLarge`], see [`laplace::draw`].
+    pub fn above_threshold<S: Source>(
+        &self,
+        scores: &[i64],
+        threshold: i64,
+        source: &mut S,
+    ) -> Result<Vec<bool>, Error> {
+        let mut answers = Vec::new();
+        let mut left = self.limit;
+        if left == 0 {
+            return Ok(answers);
+        }
+        let bound = sum(threshold, laplace::draw(&self.threshold_scale, source)?);
+        for &score in scores {
+            let positive = sum(score, laplace::draw(&self.query_scale, source)?) >= bound;
+            answers.push(positive);
+            left = left.saturating_sub(usize::from(positive));
+            if left == 0 {
+                break;
+            }
+        }
+        Ok(answers)
+    }
+}
+
+/// A sum that cannot overflow.
+#[expect(clippy::arithmetic_side_effects, reason = "a sum of 64-bit integers in 128 bits")]
+fn sum(value: i64, noise: i64) -> i128 {
+    i128::from(value) + i128::from(noise)
+}
+
+/// What one unit of a sampler's noise is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unit {
+    /// A grid unit: the test is `L + nu >= theta + rho` for the score `L`, whatever the length of the segment.
+    Common,
+    /// `1/resolution` of the sensitivity of the very score that is tested, which is `2 A (n - 1)` for a segment of length
+    /// `n`: the test is `L/(2 A (n - 1)) + nu/resolution >= theta/(2 A (n - 1)) + rho/resolution`.
+    Normalised {
+        /// `A`: by how many grid units a value can move.
+        sensitivity: u64,
+        /// Noise units per unit of normalised sensitivity.
+        resolution: u64,
+    },
+}
+
+/// The adaptive choice of steps to sample: a step is taken when the straight line from the last one taken misses too much
+/// of the series. The first and the last step of the period are always taken.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct L1Sampler {
+    length: usize,
+    count: usize,
+    threshold: i64,
+    vector: SparseVector,
+    unit: Unit,
+}
+
+impl L1Sampler {
+    /// A sampler of `count` steps of a period of `length` steps, with a threshold in grid units.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] unless `2 <= count <= length <= 2^20`, the threshold is not negative and the limit of
+    /// positive answers is `count - 2`; for normalised scores also unless `1 <= sensitivity <= 2^62/length^2` and
+    /// `1 <= resolution <= 2^32`. Within these bounds no comparison can overflow, whatever the data.
+    pub fn new(length: usize, count: usize, threshold: i64, vector: SparseVector, unit: Unit) -> Result<Self, Error> {
+        if !(2..=MAX_LENGTH).contains(&length) {
+            return Err(Error::parameter("length of a period", length, "from 2 to 2^20"));
+        }
+        if !(2..=length).contains(&count) {
+            return Err(Error::parameter("k", count, format!("from 2 to the length of a period, {length}")));
+        }
+        if threshold < 0 {
+            return Err(Error::parameter("theta", threshold, "at least 0"));
+        }
+        let free = count.saturating_sub(2);
+        if vector.limit != free {
+            return Err(Error::parameter("limit of positive answers", vector.limit, format!("k - 2 = {free}")));
+        }
+        if let Unit::Normalised { sensitivity, resolution } = unit {
+            let steps = u64::try_from(length).unwrap_or(u64::MAX);
+            let largest = (1_u64 << 62).checked_div(steps.saturating_mul(steps)).unwrap_or(0);
+            if !(1..=largest).contains(&sensitivity) {
+                let bound = format!("from 1 to 2^62/length^2 = {largest} grid units (or use a coarser grid)");
+                return Err(Error::parameter("sensitivity", sensitivity, bound));
+            }
+            if !(1..=MAX_RESOLUTION).contains(&resolution) {
+                return Err(Error::parameter("resolution", resolution, "from 1 to 2^32"));
+            }
+        }
+        Ok(Self { length, count, threshold, vector, unit })
+    }
+
+    /// The steps to sample: `count` different ones in increasing order, the first and the last step among them.
+    ///
+    /// With `a` the last step taken, step `i` is taken if the score of `[a, i]` passes the test of the [`Unit`], until
+    /// `count - 2` steps are taken. When as many candidates are left as steps to take, all are taken. Step `a + 1` is
+    /// passed over: its score is always 0.
+    ///
+    /// # Guarantee
+    /// A change of the whole period, each value by at most `A`, costs at most `D/b1 + c 2 D/b2` as in
+    /// [`SparseVector::above_threshold`], with `c = count - 2` and
+    /// - [`Unit::Common`]: `D = 2 A (length - count - 1)`, where `length - count` is the longest segment asked about;
+    /// - [`Unit::Normalised`]: `D = resolution`, with the sensitivity `A` given there.
+    ///
+    /// Proof: the score of a segment of length `n` moves by at most `2 A (n - 1)` ([`crate::scores`]), hence each query
+    /// by at most `D` noise units. Which query comes next is a function of the answers before it, and so is everything
+    /// else: passing over `a + 1` and taking all that is left read no data. When `j` steps are taken the last of them is
+    /// at least `j - 1`, and `i <= length - 1 - count + j` as long as more candidates than steps are left, so that
+    /// `n <= length - count`. `count = 2` and `count = length` leave no choice: nothing is read, drawn or paid.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if the number of values is not the length of the period or a value exceeds 2^53 grid units in
+    /// size, before anything is drawn; [`Error::NoiseTooLarge`], see [`laplace::draw`].
+    pub fn sample<S: Source>(&self, values: &[i64], source: &mut S) -> Result<Vec<usize>, Error> {
+        if values.len() != self.length {
+            return Err(Error::parameter("number of values", values.len(), self.length));
+        }
+        if self.vector.limit == 0 || self.count == self.length {
+            return self.walk(|_, _| Ok(false));
+        }
+        if values.iter().any(|value| value.unsigned_abs() > MAX_VALUE) {
+            return Err(Error::parameter("size of a value", "larger", "at most 2^53 grid units"));
+        }
+        let rho = laplace::draw(&self.vector.threshold_scale, source)?;
+        let mut segment = Segment::new(values, 0);
+        self.walk(|last, step| {
+            if segment.left() != last {
+                segment = Segment::new(values, last);
+            }
+            let nu = laplace::draw(&self.vector.query_scale, source)?;
+            self.passes(segment.numerator(step), step.saturating_sub(last), rho, nu)
+        })
+    }
+
+    /// Walks the candidates, asking of some whether the segment from the last step taken to it is positive.
+    #[expect(clippy::arithmetic_side_effects, reason = "2 <= count <= length, and at most count - 2 steps are taken")]
+    fn walk(&self, mut positive: impl FnMut(usize, usize) -> Result<bool, Error>) -> Result<Vec<usize>, Error> {
+        let end = self.length - 1;
+        let mut free = self.count - 2;
+        let mut last = 0;
+        let mut steps = Vec::with_capacity(self.count);
+        steps.push(0);
+        for step in 1..end {
+            if free == 0 {
+                break;
+            }
+            if end - step == free {
+                steps.extend(step..end);
+                break;
+            }
+            if step > last + 1 && positive(last, step)? {
+                steps.push(step);
+                last = step;
+                free -= 1;
+            }
+        }
+        steps.push(end);
+        Ok(steps)
+    }
+
+    /// The test of the unit, multiplied by all its denominators, for a segment of at least two steps.
+    fn passes(&self, numerator: i128, length: usize, rho: i64, nu: i64) -> Result<bool, Error> {
+        let (resolution, width) = match self.unit {
+            Unit::Common => (1, 1),
+            Unit::Normalised { sensitivity, resolution } => {
+                let inner = i128::try_from(length.saturating_sub(1)).ok();
+                let width = inner.and_then(|inner| inner.checked_mul(2)?.checked_mul(i128::from(sensitivity)));
+                (i128::from(resolution), width.ok_or(Error::SumTooLarge)?)
+            }
+        };
+        let compared = || {
+            let noise = i128::from(rho).checked_sub(i128::from(nu))?.checked_mul(width)?;
+            let bound = i128::from(self.threshold).checked_mul(resolution)?.checked_add(noise)?;
+            let bound = bound.checked_mul(i128::try_from(length).ok()?)?;
+            Some(numerator.checked_mul(resolution)? >= bound)
+        };
+        compared().ok_or(Error::SumTooLarge)
+    }
+}
