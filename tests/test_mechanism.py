@@ -280,7 +280,8 @@ class TestMisuse:
             mechanism().release(x)
 
     def test_wrong_features_are_named(self) -> None:
-        for cells in ([[0, 1], [1, 2]], [[0], [2]], [[1, 2]], [[]], []):
+        wrong: list[list[list[int]]] = [[[0, 1], [1, 2]], [[0], [2]], [[1, 2]], [[]], []]
+        for cells in wrong:
             with pytest.raises(ops.ParameterError, match="cells"):
                 ops.Feature(cells)
         with pytest.raises(ops.ParameterError, match="cuts"):
@@ -308,5 +309,5 @@ class TestIntervals:
             assert inside.mean() == pytest.approx(level, abs=0.004)
 
     def test_a_level_must_be_a_probability(self) -> None:
-        with pytest.raises(ops.ParameterError, match="level is 1.5"):
+        with pytest.raises(ops.ParameterError, match=r"level is 1\.5"):
             mechanism().release(LOADS).interval(1.5)

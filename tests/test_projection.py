@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 import optstream as ops
 from optstream.features import chain
 from optstream.projection import ConvexProjection, tree_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 W = 12
 
@@ -93,6 +97,6 @@ def test_a_failed_solve_is_a_typed_error() -> None:
     features = [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]
     problem = ConvexProjection(W, features, np.ones(W + 4), iterations=1)
     with pytest.raises(ops.SolverError, match="Clarabel ended with status MaxIterations"):
-        projected(problem, np.arange(W + 4) - 5.0)
+        projected(problem, np.linspace(-5, 10, W + 4))
     with pytest.raises(ops.SolverError):
         projected(ConvexProjection(W, features, np.ones(W + 4)), np.full(W + 4, np.nan))

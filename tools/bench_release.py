@@ -1,7 +1,7 @@
 """Speed of whole releases beside a straightforward numpy + cvxpy (Clarabel) implementation, and beside OpenDP noise.
 
-10,000 periods of 48 steps in one call, with the paper's features and both samplers. The peers do the same release period
-by period: floating-point or OpenDP noise, numpy interpolation, and one parametrised cvxpy problem that is built once.
+10,000 periods of 48 steps in one call, with the paper's features and both samplers. The peers do the same release
+period by period: floating-point or OpenDP noise, numpy interpolation, and one parametrised cvxpy problem, built once.
 
     python tools/bench_release.py [--json FILE]
 """

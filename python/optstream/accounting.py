@@ -104,7 +104,7 @@ def worst_window(costs: Sequence[Cost], w: int) -> Fraction:
 
 
 def _most_chosen(first: int, last: int, start: int, stop: int, free: int) -> int:
-    """Return the most measured steps that ``first <= t < last`` can hold, both ends and ``free`` others being measured."""
+    """Return the most measured steps in ``first <= t < last`` if both ends and ``free`` others are measured."""
     first, last = max(first, start), min(last, stop)
     ends = sum(first <= end < last for end in {start, stop - 1})
     return ends + min(free, last - first - ends)

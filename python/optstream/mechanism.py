@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import version
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -39,7 +40,7 @@ RESOLUTION = 1024
 
 @dataclass(frozen=True)
 class _Budget:
-    """What each stage spends: epsilon of the sampler per touched period, and per changed step of a sample or feature."""
+    """What each stage spends: the sampler per touched period, samples and features per changed step."""
 
     selection: Fraction
     sample: Fraction
@@ -89,7 +90,7 @@ class OptStream:
     weights: Literal["variance", "paper"]
     grid: float
 
-    def __init__(  # noqa: PLR0913
+    def __init__(
         self,
         guarantee: Guarantee,
         *,
@@ -225,8 +226,9 @@ class OptStream:
             return np.concatenate([np.full(w, 1 / w), *(np.full(f.size, 1 / f.size) for f in self.features)])
         # A step between two measured ones is their weighted mean; the w reconstructed steps together carry the
         # information of k samples. An adaptive choice is not known in advance and counts as measured throughout.
-        fixed = isinstance(sample, EqualSampling)
-        share = shares_of_right_knot(np.array(sample.steps(w)), w) if fixed else np.zeros(w)
+        share = np.zeros(w)
+        if isinstance(sample, EqualSampling):
+            share = shares_of_right_knot(np.array(sample.steps(w)), w)
         variance = float(self._budget.sample) ** -2 * (share**2 + (1 - share) ** 2)
         cell = float(self._budget.feature) ** 2 if self.features else 0.0
         weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
@@ -250,7 +252,7 @@ class OptStream:
         scale = float(Fraction(*plan.sample_scale)) * self.grid
         does = {
             "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
-            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with discrete Laplace noise of scale {scale:.6g}",
+            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with Laplace noise of scale {scale:.6g}",
             "features": f"measures the sums of {len(self.features)} features"
             + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
         }
@@ -291,7 +293,7 @@ class OptStream:
         ends = np.cumsum([0, *(feature.size for feature in self.features)])
         return Release(
             values=restore(steps),
-            features=tuple(cells[:, low:high] for low, high in zip(ends[:-1], ends[1:], strict=True)),
+            features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
             statement=self.statement,
             _rows=steps,
             _knots=knots,

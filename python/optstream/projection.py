@@ -1,8 +1,8 @@
 """Post-processing: the closest values that make all private answers consistent and none negative.
 
 Variables are the steps and the cells of every feature; a cell is the sum of its steps. Of all such values with
-``x >= 0`` the projection minimises the weighted squared distance to the private answers. Where the features form a chain
-the problem is a tree, which the Rust core solves exactly; any other partial order goes to Clarabel.
+``x >= 0`` the projection minimises the weighted squared distance to the private answers. Where the features form a
+chain the problem is a tree, which Rust solves exactly; any other partial order goes to Clarabel.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ RESIDUAL = 1e-7
 """Largest residual of a constraint that is accepted, relative to the largest private answer."""
 TOLERANCE = 1e-13
 """Largest violation of the sign of a multiplier at the polished optimum, in the same unit."""
+POLISHED = 4096
+"""Longest period that is polished, since that takes a dense matrix of its length squared."""
 ROUNDS = 20
 """Rounds of polishing before the interior point is kept."""
 
@@ -110,7 +112,7 @@ class ConvexProjection:
         if not residual <= RESIDUAL:
             raise SolverError(f"the projection misses its constraints by {residual:.3g}, more than {RESIDUAL:.3g}")
         steps = self._polished(np.maximum(steps, 0.0), targets / unit)
-        return steps * unit, self._sums @ (steps * unit)
+        return steps * unit, np.asarray(self._sums @ (steps * unit))
 
     def _polished(self, steps: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the exact optimum if the interior point shows which steps are zero, else the interior point.
@@ -119,6 +121,8 @@ class ConvexProjection:
         the positive steps alone, and exchanging those with the wrong sign, ends at the optimum within a few rounds.
         """
         w = self._w
+        if w > POLISHED:
+            return steps
         hessian = np.diag(self._weights[:w]) + self._sums.T @ (self._weights[w:, None] * self._sums.toarray())
         linear = self._weights[:w] * targets[:w] + self._sums.T @ (self._weights[w:] * targets[w:])
         free = steps > RESIDUAL

@@ -65,7 +65,9 @@ impl Plan {
             return Err(Error::parameter("w", length, bound));
         }
         if let Sampling::Fixed(steps) = &sampling
-            && (steps.is_empty() || !steps.is_sorted_by(|a, b| a < b) || steps.last().is_none_or(|&last| last >= length))
+            && (steps.is_empty()
+                || !steps.is_sorted_by(|a, b| a < b)
+                || steps.last().is_none_or(|&last| last >= length))
         {
             return Err(Error::parameter("steps", format!("{steps:?}"), format!("increasing and below w = {length}")));
         }
@@ -73,7 +75,11 @@ impl Plan {
         for feature in &features {
             let largest = feature.labels.iter().max().copied().unwrap_or(0);
             if feature.labels.len() != length || largest >= length {
-                return Err(Error::parameter("feature", feature.labels.len(), format!("a partition of w = {length} steps")));
+                return Err(Error::parameter(
+                    "feature",
+                    feature.labels.len(),
+                    format!("a partition of w = {length} steps"),
+                ));
             }
             cells = cells.saturating_add(largest).saturating_add(1);
         }

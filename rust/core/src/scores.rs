@@ -1,12 +1,12 @@
 //! L1 scores of straight-line interpolation, exactly and incrementally.
 //!
-//! Between two sampled steps `a < b` a series `X` is replaced by the straight line through its ends. The score of `[a, b]`
-//! is what this loses, `L = sum over a < i < b of |X_i - X_a - (i - a)/n (X_b - X_a)|` with `n = b - a`. Its *numerator*
-//! `N = n L` is an integer, so that scores are compared without a division.
+//! Between two sampled steps `a < b` a series `X` is replaced by the straight line through its ends. The score of `[a,
+//! b]` is what this loses, `L = sum over a < i < b of |X_i - X_a - (i - a)/n (X_b - X_a)|` with `n = b - a`. Its
+//! *numerator* `N = n L` is an integer, so that scores are compared without a division.
 //!
 //! # Guarantee
-//! If every value of `X` moves by at most `A`, the score of `[a, b]` moves by at most `2 A (n - 1)`, and some scores do.
-//! Proof: with `t = (i - a)/n`, term `i` is the size of `u_i = X_i - (1 - t) X_a - t X_b`, which moves by at most
+//! If every value of `X` moves by at most `A`, the score of `[a, b]` moves by at most `2 A (n - 1)`, and some scores
+//! do. Proof: with `t = (i - a)/n`, term `i` is the size of `u_i = X_i - (1 - t) X_a - t X_b`, which moves by at most
 //! `A + (1 - t) A + t A = 2 A`; hence so does `|u_i|`, as `||u'| - |u|| <= |u' - u|`. There are `n - 1` such terms, the
 //! end points contributing none. On a flat series, moving both ends up and all between them down attains the bound.
 
@@ -15,10 +15,10 @@ const SHORT: usize = 32;
 
 /// The scores of all segments with one left end.
 ///
-/// With slopes `s_j = (X_j - X_a)/(j - a)`, the numerator is `sum (j - a) n |s_j - s_b|`. Without the sign it needs only
-/// the sums of the rises `X_j - X_a` and of the runs `j - a` over the points whose slope is above that of `b`, and over
-/// those below. A Fenwick tree over the ranks of the slopes keeps these sums. Ranks are those among the points up to a
-/// capacity, which doubles when `b` reaches it.
+/// With slopes `s_j = (X_j - X_a)/(j - a)`, the numerator is `sum (j - a) n |s_j - s_b|`. Without the sign it needs
+/// only the sums of the rises `X_j - X_a` and of the runs `j - a` over the points whose slope is above that of `b`, and
+/// over those below. A Fenwick tree over the ranks of the slopes keeps these sums. Ranks are those among the points up
+/// to a capacity, which doubles when `b` reaches it.
 pub struct Segment<'a> {
     /// The values from the left end on: a point is named by its distance from the left end.
     values: &'a [i64],
@@ -62,12 +62,13 @@ impl<'a> Segment<'a> {
         self.left
     }
 
-    /// The numerator `N` of the score of `[left, right]`; 0 where nothing lies between these ends or `right` is not a step.
+    /// The numerator `N` of the score of `[left, right]`; 0 where nothing lies between these ends or `right` is not a
+    /// step.
     ///
     /// # Guarantee
-    /// Exact for all integers and all lengths up to 2^31, in any order of right ends. For right ends in increasing order
-    /// all the segments up to length `n` together cost `O(n log n)`, and nothing is prepared before a length of 33.
-    /// Which side a slope equal to that of `right` counts for does not matter, since its term is 0.
+    /// Exact for all integers and all lengths up to 2^31, in any order of right ends. For right ends in increasing
+    /// order all the segments up to length `n` together cost `O(n log n)`, and nothing is prepared before a length of
+    /// 33. Which side a slope equal to that of `right` counts for does not matter, since its term is 0.
     #[expect(
         clippy::arithmetic_side_effects,
         reason = "rises are below 2^64, hence each product at most 2^126 in size"
@@ -222,10 +223,13 @@ mod tests {
         }
 
         #[test]
-        fn right_ends_may_come_in_any_order(values in series(), ends in proptest::collection::vec(0_usize..160, 0..40)) {
+        fn right_ends_may_come_in_any_order(
+            values in series(), ends in proptest::collection::vec(0_usize..160, 0..40)
+        ) {
             let mut segment = Segment::new(&values, 1);
             for b in ends {
-                let wanted = if b < values.len() && b > 1 { score(&values, 1, b) * BigInt::from(b - 1) } else { Zero::zero() };
+                let valid = b > 1 && b < values.len();
+                let wanted = if valid { score(&values, 1, b) * BigInt::from(b - 1) } else { Zero::zero() };
                 prop_assert_eq!(BigRational::from_integer(segment.numerator(b).into()), wanted);
             }
         }

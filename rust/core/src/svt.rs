@@ -1,7 +1,8 @@
 //! The sparse vector technique, with integers only, and the adaptive sampler built on it.
 //!
 //! Many questions of the kind "is this score above the threshold?" are answered, and only the positive answers are paid
-//! for. Thresholds, scores and noise are integers or exact fractions; nothing is divided or rounded before a comparison.
+//! for. Thresholds, scores and noise are integers or exact fractions; nothing is divided or rounded before a
+//! comparison.
 
 use crate::Error;
 use crate::laplace;
@@ -49,15 +50,16 @@ impl SparseVector {
     /// are the scales of threshold and scores and `c` is the limit. So `b1 = D/e1` and `b2 = 2 c D/e2` cost `e1 + e2`
     /// (Lyu, Su and Li 2017, Algorithm 1).
     ///
-    /// Proof: fix the answers, and send each `(rho, nu_1, nu_2, ..)` that leads to them from scores `q` to the same with
-    /// `rho + D` and, at the positive answers alone, `nu_i + 2 D`. It leads to the same answers from scores `q'`: where
-    /// `q_i + nu_i < threshold + rho`, there `q'_i + nu_i < threshold + rho + D`; where `q_i + nu_i >= threshold + rho`,
-    /// there `q'_i + nu_i + 2 D >= threshold + rho + D`. The map is injective and, as `D` is an integer, stays on the
-    /// integers, where a shift by `s` lowers the probability of a draw at most by the factor `exp(-s/b)`. There is one
-    /// shift by `D` and there are at most `c` by `2 D`. Each score may depend on the answers before it: given these it is
-    /// the same query on both sides.
+    /// Proof: fix the answers, and send each `(rho, nu_1, nu_2, ..)` that leads to them from scores `q` to the same
+    /// with `rho + D` and, at the positive answers alone, `nu_i + 2 D`. It leads to the same answers from scores `q'`:
+    /// where `q_i + nu_i < threshold + rho`, there `q'_i + nu_i < threshold + rho + D`; where `q_i + nu_i >= threshold
+    /// + rho`, there `q'_i + nu_i + 2 D >= threshold + rho + D`. The map is injective and, as `D` is an integer, stays
+    /// on the integers, where a shift by `s` lowers the probability of a draw at most by the factor `exp(-s/b)`. There
+    /// is one shift by `D` and there are at most `c` by `2 D`. Each score may depend on the answers before it: given
+    /// these it is the same query on both sides.
     ///
-    /// The proof takes the law of [`laplace::draw`] on all integers; what that refuses has probability below exp(-1023).
+    /// The proof takes the law of [`laplace::draw`] on all integers; what that refuses has probability below
+    /// exp(-1023).
     ///
     /// # Errors
     /// [`Error::NoiseTooLarge`], see [`laplace::draw`].
@@ -96,8 +98,8 @@ fn sum(value: i64, noise: i64) -> i128 {
 pub enum Unit {
     /// A grid unit: the test is `L + nu >= theta + rho` for the score `L`, whatever the length of the segment.
     Common,
-    /// `1/resolution` of the sensitivity of the very score that is tested, which is `2 A (n - 1)` for a segment of length
-    /// `n`: the test is `L/(2 A (n - 1)) + nu/resolution >= theta/(2 A (n - 1)) + rho/resolution`.
+    /// `1/resolution` of the sensitivity of the very score that is tested, which is `2 A (n - 1)` for a segment of
+    /// length `n`: the test is `L/(2 A (n - 1)) + nu/resolution >= theta/(2 A (n - 1)) + rho/resolution`.
     Normalised {
         /// `A`: by how many grid units a value can move.
         sensitivity: u64,
@@ -106,8 +108,8 @@ pub enum Unit {
     },
 }
 
-/// The adaptive choice of steps to sample: a step is taken when the straight line from the last one taken misses too much
-/// of the series. The first and the last step of the period are always taken.
+/// The adaptive choice of steps to sample: a step is taken when the straight line from the last one taken misses too
+/// much of the series. The first and the last step of the period are always taken.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct L1Sampler {
     length: usize,
@@ -166,13 +168,13 @@ impl L1Sampler {
     ///
     /// Proof: the score of a segment of length `n` moves by at most `2 A (n - 1)` ([`crate::scores`]), hence each query
     /// by at most `D` noise units. Which query comes next is a function of the answers before it, and so is everything
-    /// else: passing over `a + 1` and taking all that is left read no data. When `j` steps are taken the last of them is
-    /// at least `j - 1`, and `i <= length - 1 - count + j` as long as more candidates than steps are left, so that
+    /// else: passing over `a + 1` and taking all that is left read no data. When `j` steps are taken the last of them
+    /// is at least `j - 1`, and `i <= length - 1 - count + j` as long as more candidates than steps are left, so that
     /// `n <= length - count`. `count = 2` and `count = length` leave no choice: nothing is read, drawn or paid.
     ///
     /// # Errors
-    /// [`Error::Parameter`] if the number of values is not the length of the period or a value exceeds 2^53 grid units in
-    /// size, before anything is drawn; [`Error::NoiseTooLarge`], see [`laplace::draw`].
+    /// [`Error::Parameter`] if the number of values is not the length of the period or a value exceeds 2^53 grid units
+    /// in size, before anything is drawn; [`Error::NoiseTooLarge`], see [`laplace::draw`].
     pub fn sample<S: Source>(&self, values: &[i64], source: &mut S) -> Result<Vec<usize>, Error> {
         if values.len() != self.length {
             return Err(Error::parameter("number of values", values.len(), self.length));

@@ -28,7 +28,9 @@ pub fn raise(error: Error) -> PyErr {
 pub fn raise_post(error: optstream_post::Error) -> PyErr {
     let message = error.to_string();
     match error {
-        optstream_post::Error::Parameter { .. } | optstream_post::Error::Entry { .. } => ParameterError::new_err(message),
+        optstream_post::Error::Parameter { .. } | optstream_post::Error::Entry { .. } => {
+            ParameterError::new_err(message)
+        }
         optstream_post::Error::NotOptimal { .. } => SolverError::new_err(message),
     }
 }

@@ -152,8 +152,7 @@ pub fn above_threshold<'py>(
     bounds: &Bound<'py, PyAny>,
     grid: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let Request { grid, scale, units, .. } =
-        Request::read(scores, &[1], sensitivity, threshold_epsilon, bounds, grid)?;
+    let Request { grid, scale, units, .. } = Request::read(scores, &[1], sensitivity, threshold_epsilon, bounds, grid)?;
     let threshold = grid.nearest(number("threshold", threshold)?).map_err(raise)?;
     let moved = grid.sensitivity(number("sensitivity", sensitivity)?).map_err(raise)?;
     let positives = u64::try_from(max_positive).unwrap_or(u64::MAX);

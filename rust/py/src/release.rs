@@ -7,7 +7,7 @@ use optstream_core::grid::{Grid, check};
 use optstream_core::measure::{Feature, Period, Plan as Measurement, Sampling};
 use optstream_core::rng::Key;
 use optstream_core::scale::Scale;
-use optstream_core::svt::{L1Sampler, Unit, SparseVector};
+use optstream_core::svt::{L1Sampler, SparseVector, Unit};
 use optstream_post::interpolate;
 use optstream_post::tree::{Tree, Workspace};
 use pyo3::prelude::*;
@@ -51,13 +51,11 @@ impl Plan {
         let (lower, upper) = pair("bounds", bounds)?;
         let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
         let sensitivity = grid.sensitivity(number("alpha", alpha)?).map_err(raise)?;
-        let scale = |sensitivity, cost: &Bound<'_, PyAny>| {
-            Scale::new(sensitivity, &budget("epsilon", cost)?).map_err(raise)
-        };
+        let scale =
+            |sensitivity, cost: &Bound<'_, PyAny>| Scale::new(sensitivity, &budget("epsilon", cost)?).map_err(raise);
         let sampling = match sampling.extract::<SamplerArgument<'_>>() {
             Ok((k, threshold, resolution, rho, nu)) => {
-                let unit = resolution
-                    .map_or(Unit::Common, |resolution| Unit::Normalised { sensitivity, resolution });
+                let unit = resolution.map_or(Unit::Common, |resolution| Unit::Normalised { sensitivity, resolution });
                 let noise = SparseVector::new(scale(rho.0, &rho.1)?, scale(nu.0, &nu.1)?, k.saturating_sub(2));
                 let threshold = grid.nearest(threshold).map_err(raise)?;
                 Sampling::Adaptive(L1Sampler::new(w, k, threshold, noise, unit).map_err(raise)?)
