@@ -18,7 +18,6 @@ from optstream import noise
 from optstream.errors import (
     DataError,
     EntropyError,
-    NoiseError,
     OptStreamError,
     ParameterError,
     ParameterTypeError,
@@ -43,7 +42,6 @@ __all__ = [
     "L1Sampling",
     "LaplaceNoise",
     "Linear",
-    "NoiseError",
     "OptStream",
     "OptStreamError",
     "ParameterError",

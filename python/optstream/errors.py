@@ -1,7 +1,7 @@
 """What can go wrong, as types.
 
 Every error of the library is an :class:`OptStreamError`, and also the built-in exception that a caller would expect.
-A message names the parameter, the value and the bound. All but the last three are raised before anything is drawn.
+A message names the parameter, the value and the bound. All but :class:`SolverError` are raised before anything is drawn.
 """
 
 
@@ -48,14 +48,6 @@ class EntropyError(OptStreamError, OSError):
     """The operating system gave no entropy; nothing was released.
 
     >>> issubclass(EntropyError, OSError)
-    True
-    """
-
-
-class NoiseError(OptStreamError, ArithmeticError):
-    """A noise draw exceeded 2^62 grid units; nothing was released. It happens whatever the data, if it ever does.
-
-    >>> issubclass(NoiseError, ArithmeticError)
     True
     """
 

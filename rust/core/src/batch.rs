@@ -16,36 +16,37 @@ const CHUNK: usize = 4096;
 /// Arrays below this length are not worth a thread.
 pub const WORTH_THREADS: usize = 1 << 16;
 
-/// Adds independent Laplace noise to every value.
-///
-/// # Errors
-/// As [`laplace::perturb`]; the values must then be dropped.
-pub fn laplace(values: &mut [i64], scale: &Scale, key: &Key, threads: usize) -> Result<(), Error> {
-    for_each_chunk(values, CHUNK, threads, key, |chunk, stream| laplace::perturb(chunk, scale, stream))
+/// Adds independent Laplace noise to every value, as [`laplace::perturb`].
+pub fn laplace(values: &mut [i64], scale: &Scale, key: &Key, threads: usize) {
+    for_each_chunk(values, CHUNK, threads, key, |chunk, stream| laplace::perturb(chunk, scale, stream));
 }
 
-/// Adds cube noise to every block of `scale.length()` consecutive values.
+/// Adds cube noise to every block of `scale.length()` consecutive values, as [`cube::perturb`].
 ///
 /// # Errors
-/// As [`cube::perturb`]; the values must then be dropped.
+/// [`Error::Parameter`] if the values are not a whole number of blocks.
 pub fn cube(values: &mut [i64], scale: &CubeScale, key: &Key, threads: usize) -> Result<(), Error> {
     let length = scale.length();
+    if !values.len().is_multiple_of(length) {
+        return Err(Error::parameter("number of values", values.len(), format!("a multiple of {length}")));
+    }
     let chunk = CHUNK.next_multiple_of(length);
     for_each_chunk(values, chunk, threads, key, |chunk, stream| {
-        chunk.chunks_mut(length).try_for_each(|block| cube::perturb(block, scale, stream))
-    })
+        for block in chunk.chunks_mut(length) {
+            cube::perturb(block, scale, stream);
+        }
+    });
+    Ok(())
 }
 
-fn for_each_chunk<F>(values: &mut [i64], size: usize, threads: usize, key: &Key, perturb: F) -> Result<(), Error>
+fn for_each_chunk<F>(values: &mut [i64], size: usize, threads: usize, key: &Key, perturb: F)
 where
-    F: Fn(&mut [i64], &mut Keystream) -> Result<(), Error> + Sync,
+    F: Fn(&mut [i64], &mut Keystream) + Sync,
 {
-    let work = |first: usize, part: &mut [i64]| {
+    let work = |first: u64, part: &mut [i64]| {
         for (index, chunk) in (first..).zip(part.chunks_mut(size)) {
-            let stream = u64::try_from(index).map_err(|_| Error::SumTooLarge)?;
-            perturb(chunk, &mut key.stream(stream))?;
+            perturb(chunk, &mut key.stream(index));
         }
-        Ok(())
     };
     let chunks = values.len().div_ceil(size);
     let threads = if values.len() < WORTH_THREADS { 1 } else { threads.clamp(1, chunks) };
@@ -53,15 +54,13 @@ where
         return work(0, values);
     }
     let share = chunks.div_ceil(threads);
+    let parts = values.chunks_mut(share.saturating_mul(size));
+    // A panic in a thread goes on in the caller when the scope ends.
     thread::scope(|scope| {
-        let parts = values.chunks_mut(share.saturating_mul(size)).enumerate();
-        let workers: Vec<_> =
-            parts.map(|(turn, part)| scope.spawn(move || work(turn.saturating_mul(share), part))).collect();
-        workers.into_iter().try_for_each(|worker| match worker.join() {
-            Ok(result) => result,
-            Err(panic) => std::panic::resume_unwind(panic),
-        })
-    })
+        for (first, part) in (0..).step_by(share).zip(parts) {
+            scope.spawn(move || work(first, part));
+        }
+    });
 }
 
 #[cfg(test)]
@@ -84,7 +83,7 @@ mod tests {
         for length in lengths {
             let noise = |threads| {
                 let mut values = vec![0; length];
-                laplace(&mut values, &scale(), &key(), threads).unwrap();
+                laplace(&mut values, &scale(), &key(), threads);
                 values
             };
             let alone = noise(1);
@@ -106,7 +105,7 @@ mod tests {
     #[test]
     fn chunks_have_noise_of_their_own() {
         let mut values = vec![0; 2 * CHUNK];
-        laplace(&mut values, &scale(), &key(), 1).unwrap();
+        laplace(&mut values, &scale(), &key(), 1);
         assert_ne!(values[..CHUNK], values[CHUNK..]);
     }
 }

@@ -4,8 +4,7 @@ use std::fmt;
 
 /// Why a request was refused or abandoned. Each message names the parameter, the value and the bound.
 ///
-/// Every variant but the last two is found before anything is drawn. [`Error::Entropy`] and [`Error::NoiseTooLarge`]
-/// arise while drawing, but depend on the noise alone and never on the data, so that they reveal nothing.
+/// All are found before anything is drawn, and none but the two about the data depends on it.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Error {
     /// A parameter lies outside its bound.
@@ -26,12 +25,8 @@ pub enum Error {
     },
     /// The data holds no value at all.
     Empty,
-    /// An exact sum left the range of 64-bit integers.
-    SumTooLarge,
     /// The operating system gave no entropy.
     Entropy(String),
-    /// A draw exceeded 2^62 grid units.
-    NoiseTooLarge,
 }
 
 impl Error {
@@ -47,9 +42,7 @@ impl fmt::Display for Error {
             Self::Parameter { name, value, bound } => write!(f, "{name} is {value}, but must be {bound}"),
             Self::NotFinite { index, value } => write!(f, "values[{index}] is {value}, but must be finite"),
             Self::Empty => f.write_str("values is empty, but must hold at least one value"),
-            Self::SumTooLarge => f.write_str("a sum of values exceeds 2^62 grid units: use a coarser grid"),
             Self::Entropy(reason) => write!(f, "the operating system gave no entropy: {reason}"),
-            Self::NoiseTooLarge => f.write_str("a noise draw exceeded 2^62 grid units; nothing was released"),
         }
     }
 }

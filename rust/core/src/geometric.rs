@@ -4,7 +4,6 @@
 //! `u` below the numerator `n` of the scale `b = n/d`, kept with probability `exp(-u/(64 n))`, it gives `v n + u`, which
 //! is geometric of ratio `exp(-1/(64 n))`; the quotient of that by `64 d` is geometric of ratio `exp(-d/n)`.
 
-use crate::Error;
 use crate::digits;
 use crate::rng::Source;
 use crate::scale::Scale;
@@ -19,8 +18,6 @@ const SPAN_LENGTH: usize = 512;
 /// Lanes that share their first 12 bits start their search at the same place.
 const GUIDE_BITS: u32 = 12;
 const GUIDE_LENGTH: usize = 1 << 12;
-/// Draws at or above 2^62 are an error. It depends on the noise alone.
-const LIMIT: u64 = 1 << 62;
 
 /// `floor(2^25 * (1 - exp(-v/64)))` for v from 0 to 512.
 static THRESHOLDS: [u32; SPAN_LENGTH + 1] = thresholds();
@@ -30,14 +27,11 @@ static GUIDE: [u16; GUIDE_LENGTH] = guide();
 /// A magnitude of ratio `exp(-1/b)` and an independent uniform sign bit.
 ///
 /// # Guarantee
-/// `P(magnitude = m) = (1 - q) q^m` with `q = exp(-1/b)`, for every `m < 2^62`, given ideal bits; no probability is
-/// rounded on any path. Proof: the module's first paragraph, [`unit`] and [`survives`].
-///
-/// # Errors
-/// [`Error::NoiseTooLarge`] in place of any `m >= 2^62`, whatever the data.
+/// `P(magnitude = m) = (1 - q) q^m` with `q = exp(-1/b)`, for every `m`, given ideal bits; no probability is rounded on
+/// any path. Proof: the module's first paragraph, [`unit`] and [`survives`].
 #[inline]
 #[expect(clippy::arithmetic_side_effects, reason = "v < 2^11 and n <= 2^52, so v n + u < 2^63")]
-pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> Result<(u64, bool), Error> {
+pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> (u128, bool) {
     let n = scale.numerator();
     loop {
         let (lane, u) = source.lane_and_below(n);
@@ -47,22 +41,17 @@ pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> Result<(u64, bool)
         }
         let sign = lane & 1 == 1;
         if v < 1 << 11 {
-            return Ok((scale.quotient(v * n + u), sign));
+            return (u128::from(scale.quotient(v * n + u)), sign);
         }
-        return far(v, u, scale).map(|magnitude| (magnitude, sign));
+        return (far(v, u, scale), sign);
     }
 }
 
 /// The quotient of a draw so far out that 64 bits may not hold it.
 #[cold]
-fn far(v: u64, u: u64, scale: &Scale) -> Result<u64, Error> {
-    u128::from(v)
-        .checked_mul(u128::from(scale.numerator()))
-        .and_then(|product| product.checked_add(u128::from(u)))
-        .and_then(|value| scale.wide_quotient(value))
-        .and_then(|quotient| u64::try_from(quotient).ok())
-        .filter(|&quotient| quotient < LIMIT)
-        .ok_or(Error::NoiseTooLarge)
+#[expect(clippy::arithmetic_side_effects, reason = "a product of 64 and 52 bits, and a divisor of at least 64")]
+fn far(v: u64, u: u64, scale: &Scale) -> u128 {
+    (u128::from(v) * u128::from(scale.numerator()) + u128::from(u)) / scale.divisor()
 }
 
 /// A unit geometric, by inversion: the `v` with `F(v) <= U < F(v+1)`, where `F(v) = 1 - exp(-v/64)` and the uniform real
@@ -265,23 +254,21 @@ mod tests {
         let top = (1 << CHOICE_BITS) - 1;
         // Three choices beyond the table, then v = 0; the numerator 2^20 draws its refinement as a word.
         let mut script = Script::new(&[lane(top), lane(top), lane(top), lane(0)], &[0]);
-        assert_eq!(magnitude(&scale(1 << 20, 1), &mut script), Ok(((3 * 512) << 14, false)));
+        assert_eq!(magnitude(&scale(1 << 20, 1), &mut script), ((3 * 512) << 14, false));
         assert!(script.is_spent());
     }
 
     #[test]
-    fn the_far_tail_is_exact_and_its_end_is_an_error() {
+    fn the_far_tail_is_exact() {
         let top = (1 << CHOICE_BITS) - 1;
         let far = |rounds: usize| {
             let lanes: Vec<u32> = std::iter::repeat_n(lane(top), rounds).chain([lane(0)]).collect();
             magnitude(&scale(1 << 52, 1), &mut Script::new(&lanes, &[u64::MAX]))
         };
-        let expected = |rounds: u128| u64::try_from((rounds * 512 * (1 << 52) + (1 << 52) - 1) / 64).unwrap();
-        assert_eq!(far(3), Ok((expected(3), false)));
-        assert_eq!(far(4), Ok((expected(4), false)));
-        assert_eq!(far(127), Ok((expected(127), false)));
-        assert_eq!(far(128), Err(Error::NoiseTooLarge));
-        assert_eq!(far(1000), Err(Error::NoiseTooLarge));
+        for rounds in [3, 4, 127, 128, 1000, 100_000] {
+            let expected = (rounds as u128 * 512 * (1 << 52) + (1 << 52) - 1) / 64;
+            assert_eq!(far(rounds), (expected, false), "{rounds} rounds");
+        }
     }
 
     /// Plays every path of [`survives`] whose probability exceeds 2^-48.
@@ -380,12 +367,12 @@ mod tests {
         let choices = choices();
         for (numerator, denominator) in [(1, 1), (3, 2), (2, 1), (2, 3), (5, 1)] {
             let scale = scale(numerator.into(), denominator.into());
-            let mut law: BTreeMap<u64, Weight> = BTreeMap::new();
+            let mut law: BTreeMap<u128, Weight> = BTreeMap::new();
             let (mut beyond, mut again) = (Weight::zero(), Weight::zero());
             Paths::all(|paths| {
                 let mut source =
                     Attempt { paths, choices: &choices, tie: Weight::zero(), heads: false, attempts: 0, beyond: false };
-                let (drawn, _) = magnitude(&scale, &mut source).unwrap();
+                let (drawn, _) = magnitude(&scale, &mut source);
                 let (attempts, is_beyond) = (source.attempts, source.beyond);
                 if attempts > 1 {
                     again += &paths.weight;
@@ -399,7 +386,7 @@ mod tests {
             assert!(close(&(beyond / &kept), &exp(8, 1)));
             let q = exp(denominator, numerator);
             let mut expected = Weight::one() - &q;
-            for m in 0..u64::from(8 * numerator / denominator - 1) {
+            for m in 0..u128::from(8 * numerator / denominator - 1) {
                 assert!(close(&(&law[&m] / &kept), &expected), "P({m}) at scale {numerator}/{denominator}");
                 expected *= &q;
             }

@@ -163,18 +163,6 @@ pub fn check(values: &[f64]) -> Result<(), Error> {
     Err(found.map_or(Error::Empty, |(index, &value)| Error::NotFinite { index, value }))
 }
 
-/// Exact sum of integers.
-///
-/// # Errors
-/// [`Error::SumTooLarge`] if the sum exceeds 2^62 in size.
-pub fn sum(values: &[i64]) -> Result<i64, Error> {
-    let total = values.iter().try_fold(0_i128, |total, &value| total.checked_add(i128::from(value)));
-    total
-        .and_then(|total| i64::try_from(total).ok())
-        .filter(|total| total.unsigned_abs() <= 1 << 62)
-        .ok_or(Error::SumTooLarge)
-}
-
 /// A product with a power of two, which is exact unless it falls below the normal range, far below half a step.
 #[inline]
 #[expect(clippy::float_arithmetic, reason = "one factor is a power of two")]
@@ -263,15 +251,6 @@ mod tests {
         assert_eq!(default_step(1023.99), Ok(0.5));
         assert_eq!(default_step(1024.0), Ok(1.0));
         assert!(default_step(0.0).is_err() && default_step(-1.0).is_err() && default_step(1e-300).is_err());
-    }
-
-    #[test]
-    fn sums_are_checked() {
-        assert_eq!(sum(&[1, -2, 3]), Ok(2));
-        assert_eq!(sum(&[i64::MAX, -i64::MAX]), Ok(0));
-        assert_eq!(sum(&[1 << 62, 0]), Ok(1 << 62));
-        assert_eq!(sum(&[1 << 62, 1]), Err(Error::SumTooLarge));
-        assert_eq!(sum(&[i64::MIN, i64::MIN]), Err(Error::SumTooLarge));
     }
 
     proptest! {

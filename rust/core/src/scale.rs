@@ -91,9 +91,9 @@ impl Scale {
         self.divisor.divide(value)
     }
 
-    /// The same without a bound on `value`.
-    pub(crate) fn wide_quotient(&self, value: u128) -> Option<u128> {
-        value.checked_div(u128::from(self.divisor.divisor))
+    /// `64 * denominator`.
+    pub(crate) fn divisor(&self) -> u128 {
+        u128::from(self.divisor.divisor)
     }
 }
 

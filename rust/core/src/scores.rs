@@ -1,7 +1,7 @@
 //! L1 scores of straight-line interpolation, exactly and incrementally.
 //!
-//! Between two sampled steps `a < b` a series `X` is replaced by the straight line through its ends. The score of `[a,
-//! b]` is what this loses, `L = sum over a < i < b of |X_i - X_a - (i - a)/n (X_b - X_a)|` with `n = b - a`. Its
+//! Between two sampled steps `a < b` a series `X` is replaced by the straight line through its ends. The score of
+//! `[a, b]` is what this loses, `L = sum over a < i < b of |X_i - X_a - (i - a)/n (X_b - X_a)|` with `n = b - a`. Its
 //! *numerator* `N = n L` is an integer, so that scores are compared without a division.
 //!
 //! # Guarantee
@@ -15,7 +15,7 @@ const SHORT: usize = 32;
 
 /// The scores of all segments with one left end.
 ///
-/// With slopes `s_j = (X_j - X_a)/(j - a)`, the numerator is `sum (j - a) n |s_j - s_b|`. Without the sign it needs
+/// With slopes `s_j = (X_j - X_a)/(j - a)`, the numerator is `sum (j - a) n |s_j - s_b|`. Given the signs it needs
 /// only the sums of the rises `X_j - X_a` and of the runs `j - a` over the points whose slope is above that of `b`, and
 /// over those below. A Fenwick tree over the ranks of the slopes keeps these sums. Ranks are those among the points up
 /// to a capacity, which doubles when `b` reaches it.

@@ -52,45 +52,34 @@ impl SparseVector {
     ///
     /// Proof: fix the answers, and send each `(rho, nu_1, nu_2, ..)` that leads to them from scores `q` to the same
     /// with `rho + D` and, at the positive answers alone, `nu_i + 2 D`. It leads to the same answers from scores `q'`:
-    /// where `q_i + nu_i < threshold + rho`, there `q'_i + nu_i < threshold + rho + D`; where `q_i + nu_i >= threshold
-    /// + rho`, there `q'_i + nu_i + 2 D >= threshold + rho + D`. The map is injective and, as `D` is an integer, stays
-    /// on the integers, where a shift by `s` lowers the probability of a draw at most by the factor `exp(-s/b)`. There
-    /// is one shift by `D` and there are at most `c` by `2 D`. Each score may depend on the answers before it: given
-    /// these it is the same query on both sides.
-    ///
-    /// The proof takes the law of [`laplace::draw`] on all integers; what that refuses has probability below
-    /// exp(-1023).
-    ///
-    /// # Errors
-    /// [`Error::NoiseTooLarge`], see [`laplace::draw`].
-    pub fn above_threshold<S: Source>(
-        &self,
-        scores: &[i64],
-        threshold: i64,
-        source: &mut S,
-    ) -> Result<Vec<bool>, Error> {
+    /// where `q_i + nu_i < threshold + rho`, there `q'_i + nu_i < threshold + rho + D`; where
+    /// `q_i + nu_i >= threshold + rho`, there `q'_i + nu_i + 2 D >= threshold + rho + D`. The map is injective and, as
+    /// `D` is an integer, stays on the integers, where a shift by `s` lowers the probability of a draw at most by the
+    /// factor `exp(-s/b)`. There is one shift by `D` and there are at most `c` by `2 D`. Each score may depend on the
+    /// answers before it: given these it is the same query on both sides.
+    pub fn above_threshold<S: Source>(&self, scores: &[i64], threshold: i64, source: &mut S) -> Vec<bool> {
         let mut answers = Vec::new();
         let mut left = self.limit;
         if left == 0 {
-            return Ok(answers);
+            return answers;
         }
-        let bound = sum(threshold, laplace::draw(&self.threshold_scale, source)?);
+        let bound = sum(threshold, laplace::draw(&self.threshold_scale, source));
         for &score in scores {
-            let positive = sum(score, laplace::draw(&self.query_scale, source)?) >= bound;
+            let positive = sum(score, laplace::draw(&self.query_scale, source)) >= bound;
             answers.push(positive);
             left = left.saturating_sub(usize::from(positive));
             if left == 0 {
                 break;
             }
         }
-        Ok(answers)
+        answers
     }
 }
 
 /// A sum that cannot overflow.
-#[expect(clippy::arithmetic_side_effects, reason = "a sum of 64-bit integers in 128 bits")]
-fn sum(value: i64, noise: i64) -> i128 {
-    i128::from(value) + i128::from(noise)
+#[expect(clippy::arithmetic_side_effects, reason = "noise has at most 117 bits: a scale of 52 and a count of 64")]
+fn sum(value: i64, noise: i128) -> i128 {
+    i128::from(value) + noise
 }
 
 /// What one unit of a sampler's noise is worth.
@@ -174,31 +163,31 @@ impl L1Sampler {
     ///
     /// # Errors
     /// [`Error::Parameter`] if the number of values is not the length of the period or a value exceeds 2^53 grid units
-    /// in size, before anything is drawn; [`Error::NoiseTooLarge`], see [`laplace::draw`].
+    /// in size, before anything is drawn.
     pub fn sample<S: Source>(&self, values: &[i64], source: &mut S) -> Result<Vec<usize>, Error> {
         if values.len() != self.length {
             return Err(Error::parameter("number of values", values.len(), self.length));
         }
         if self.vector.limit == 0 || self.count == self.length {
-            return self.walk(|_, _| Ok(false));
+            return Ok(self.walk(|_, _| false));
         }
         if values.iter().any(|value| value.unsigned_abs() > MAX_VALUE) {
             return Err(Error::parameter("size of a value", "larger", "at most 2^53 grid units"));
         }
-        let rho = laplace::draw(&self.vector.threshold_scale, source)?;
+        let rho = laplace::draw(&self.vector.threshold_scale, source);
         let mut segment = Segment::new(values, 0);
-        self.walk(|last, step| {
+        Ok(self.walk(|last, step| {
             if segment.left() != last {
                 segment = Segment::new(values, last);
             }
-            let nu = laplace::draw(&self.vector.query_scale, source)?;
+            let nu = laplace::draw(&self.vector.query_scale, source);
             self.passes(segment.numerator(step), step.saturating_sub(last), rho, nu)
-        })
+        }))
     }
 
     /// Walks the candidates, asking of some whether the segment from the last step taken to it is positive.
     #[expect(clippy::arithmetic_side_effects, reason = "2 <= count <= length, and at most count - 2 steps are taken")]
-    fn walk(&self, mut positive: impl FnMut(usize, usize) -> Result<bool, Error>) -> Result<Vec<usize>, Error> {
+    fn walk(&self, mut positive: impl FnMut(usize, usize) -> bool) -> Vec<usize> {
         let end = self.length - 1;
         let mut free = self.count - 2;
         let mut last = 0;
@@ -212,32 +201,34 @@ impl L1Sampler {
                 steps.extend(step..end);
                 break;
             }
-            if step > last + 1 && positive(last, step)? {
+            if step > last + 1 && positive(last, step) {
                 steps.push(step);
                 last = step;
                 free -= 1;
             }
         }
         steps.push(end);
-        Ok(steps)
+        steps
     }
 
     /// The test of the unit, multiplied by all its denominators, for a segment of at least two steps.
-    fn passes(&self, numerator: i128, length: usize, rho: i64, nu: i64) -> Result<bool, Error> {
+    ///
+    /// Where a product with the noise leaves 128 bits, the noise outweighs numerator and threshold, which have at most 126
+    /// bits together, and decides alone.
+    fn passes(&self, numerator: i128, length: usize, rho: i128, nu: i128) -> bool {
+        let length = i128::try_from(length).unwrap_or(i128::MAX);
         let (resolution, width) = match self.unit {
             Unit::Common => (1, 1),
             Unit::Normalised { sensitivity, resolution } => {
-                let inner = i128::try_from(length.saturating_sub(1)).ok();
-                let width = inner.and_then(|inner| inner.checked_mul(2)?.checked_mul(i128::from(sensitivity)));
-                (i128::from(resolution), width.ok_or(Error::SumTooLarge)?)
+                let width = length.saturating_sub(1).saturating_mul(2).saturating_mul(i128::from(sensitivity));
+                (i128::from(resolution), width)
             }
         };
         let compared = || {
-            let noise = i128::from(rho).checked_sub(i128::from(nu))?.checked_mul(width)?;
-            let bound = i128::from(self.threshold).checked_mul(resolution)?.checked_add(noise)?;
-            let bound = bound.checked_mul(i128::try_from(length).ok()?)?;
+            let noise = rho.checked_sub(nu)?.checked_mul(width)?;
+            let bound = i128::from(self.threshold).checked_mul(resolution)?.checked_add(noise)?.checked_mul(length)?;
             Some(numerator.checked_mul(resolution)? >= bound)
         };
-        compared().ok_or(Error::SumTooLarge)
+        compared().unwrap_or(nu > rho)
     }
 }

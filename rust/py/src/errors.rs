@@ -6,7 +6,6 @@ use pyo3::import_exception;
 
 import_exception!(optstream.errors, DataError);
 import_exception!(optstream.errors, EntropyError);
-import_exception!(optstream.errors, NoiseError);
 import_exception!(optstream.errors, ParameterError);
 import_exception!(optstream.errors, ParameterTypeError);
 import_exception!(optstream.errors, SolverError);
@@ -17,9 +16,8 @@ pub fn raise(error: Error) -> PyErr {
     let message = error.to_string();
     match error {
         Error::Parameter { .. } => ParameterError::new_err(message),
-        Error::NotFinite { .. } | Error::Empty | Error::SumTooLarge => DataError::new_err(message),
+        Error::NotFinite { .. } | Error::Empty => DataError::new_err(message),
         Error::Entropy(_) => EntropyError::new_err(message),
-        Error::NoiseTooLarge => NoiseError::new_err(message),
     }
 }
 

@@ -110,9 +110,10 @@ pub fn laplace<'py>(
     let key = key(retry, &units)?;
     let noisy = py.detach(|| {
         let threads = threads(units.len());
-        batch::laplace(&mut units, &scale, &key, threads).map(|()| grid.values(units))
+        batch::laplace(&mut units, &scale, &key, threads);
+        grid.values(units)
     });
-    Ok(noisy.map_err(raise)?.into_pyarray(py))
+    Ok(noisy.into_pyarray(py))
 }
 
 /// Cube noise on every row; see `optstream.noise.cube`.
@@ -161,7 +162,7 @@ pub fn above_threshold<'py>(
     let vector = SparseVector::new(scale, queries, max_positive);
     let key = Key::from_entropy().map_err(raise)?;
     let answers = py.detach(|| vector.above_threshold(&units, threshold, &mut key.stream(0)));
-    Ok(answers.map_err(raise)?.into_pyarray(py))
+    Ok(answers.into_pyarray(py))
 }
 
 /// The largest power of two that is at most `sensitivity / 1024`.
