@@ -30,21 +30,37 @@ static GUIDE: [u16; GUIDE_LENGTH] = guide();
 /// `P(magnitude = m) = (1 - q) q^m` with `q = exp(-1/b)`, for every `m`, given ideal bits; no probability is rounded on
 /// any path. Proof: the module's first paragraph, [`unit`] and [`survives`].
 #[inline]
-#[expect(clippy::arithmetic_side_effects, reason = "v < 2^11 and n <= 2^52, so v n + u < 2^63")]
 pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> (u128, bool) {
-    let n = scale.numerator();
+    let (v, u, sign) = parts(scale.numerator(), source);
+    (near(v, u, scale).map_or_else(|| far(v, u, scale), u128::from), sign)
+}
+
+/// The same, cut to `limit`, which is faster; `limit` must be at least 2^57.
+#[inline]
+pub(crate) fn cut_magnitude<S: Source>(scale: &Scale, limit: u64, source: &mut S) -> (u64, bool) {
+    let (v, u, sign) = parts(scale.numerator(), source);
+    let magnitude = near(v, u, scale)
+        .unwrap_or_else(|| u64::try_from(far(v, u, scale)).map_or(limit, |magnitude| magnitude.min(limit)));
+    (magnitude, sign)
+}
+
+/// A unit geometric, a refinement below `n` that has survived, and a sign.
+#[inline]
+fn parts<S: Source>(n: u64, source: &mut S) -> (u64, u64, bool) {
     loop {
         let (lane, u) = source.lane_and_below(n);
         let v = unit(lane >> (32 - CHOICE_BITS), source);
-        if lane & COIN_MASK == 0 && !survives(u, n, source) {
-            continue;
+        if lane & COIN_MASK != 0 || survives(u, n, source) {
+            return (v, u, lane & 1 == 1);
         }
-        let sign = lane & 1 == 1;
-        if v < 1 << 11 {
-            return (u128::from(scale.quotient(v * n + u)), sign);
-        }
-        return (far(v, u, scale), sign);
     }
+}
+
+/// The quotient of a draw that 64 bits hold.
+#[inline]
+#[expect(clippy::arithmetic_side_effects, reason = "v < 2^11 and n <= 2^52, so v n + u < 2^63")]
+fn near(v: u64, u: u64, scale: &Scale) -> Option<u64> {
+    (v < 1 << 11).then(|| scale.quotient(v * scale.numerator() + u))
 }
 
 /// The quotient of a draw so far out that 64 bits may not hold it.

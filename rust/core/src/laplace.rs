@@ -1,6 +1,6 @@
 //! Discrete Laplace noise: `P(z) ~ exp(-|z|/b)` on the integers.
 
-use crate::geometric::magnitude;
+use crate::geometric::{cut_magnitude, magnitude};
 use crate::rng::Source;
 use crate::scale::Scale;
 
@@ -35,8 +35,8 @@ pub fn draw<S: Source>(scale: &Scale, source: &mut S) -> i128 {
 pub fn perturb<S: Source>(values: &mut [i64], scale: &Scale, source: &mut S) {
     let mut index = 0_usize;
     while let Some(value) = values.get_mut(index) {
-        let (magnitude, negative) = magnitude(scale, source);
-        let magnitude = i64::try_from(magnitude).unwrap_or(i64::MAX).min(LIMIT.wrapping_mul(2));
+        let (magnitude, negative) = cut_magnitude(scale, 1 << 62, source);
+        let magnitude = i64::try_from(magnitude).unwrap_or(i64::MAX);
         let noise = if negative { magnitude.wrapping_neg() } else { magnitude };
         *value = value.saturating_add(noise).clamp(LIMIT.wrapping_neg(), LIMIT);
         // Minus zero has added nothing and stays at the same value: a branch here would often be mispredicted.
