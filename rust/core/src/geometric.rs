@@ -4,6 +4,11 @@
 //! `u` below the numerator `n` of the scale `b = n/d`, kept with probability `exp(-u/(64 n))`, it gives `v n + u`, which
 //! is geometric of ratio `exp(-1/(64 n))`; the quotient of that by `64 d` is geometric of ratio `exp(-d/n)`.
 
+#![expect(
+    clippy::inline_always,
+    reason = "a call per draw costs a sixth of the time, and the inliner shies from many callers"
+)]
+
 use crate::digits;
 use crate::rng::Source;
 use crate::scale::Scale;
@@ -29,14 +34,14 @@ static GUIDE: [u16; GUIDE_LENGTH] = guide();
 /// # Guarantee
 /// `P(magnitude = m) = (1 - q) q^m` with `q = exp(-1/b)`, for every `m`, given ideal bits; no probability is rounded on
 /// any path. Proof: the module's first paragraph, [`unit`] and [`survives`].
-#[inline]
+#[inline(always)]
 pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> (u128, bool) {
     let (v, u, sign) = parts(scale.numerator(), source);
     (near(v, u, scale).map_or_else(|| far(v, u, scale), u128::from), sign)
 }
 
 /// The same, cut to `limit`, which is faster; `limit` must be at least 2^57.
-#[inline]
+#[inline(always)]
 pub(crate) fn cut_magnitude<S: Source>(scale: &Scale, limit: u64, source: &mut S) -> (u64, bool) {
     let (v, u, sign) = parts(scale.numerator(), source);
     let magnitude = near(v, u, scale)
@@ -45,7 +50,7 @@ pub(crate) fn cut_magnitude<S: Source>(scale: &Scale, limit: u64, source: &mut S
 }
 
 /// A unit geometric, a refinement below `n` that has survived, and a sign.
-#[inline]
+#[inline(always)]
 fn parts<S: Source>(n: u64, source: &mut S) -> (u64, u64, bool) {
     loop {
         let (lane, u) = source.lane_and_below(n);
@@ -57,7 +62,7 @@ fn parts<S: Source>(n: u64, source: &mut S) -> (u64, u64, bool) {
 }
 
 /// The quotient of a draw that 64 bits hold.
-#[inline]
+#[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "v < 2^11 and n <= 2^52, so v n + u < 2^63")]
 fn near(v: u64, u: u64, scale: &Scale) -> Option<u64> {
     (v < 1 << 11).then(|| scale.quotient(v * scale.numerator() + u))
@@ -77,7 +82,7 @@ fn far(v: u64, u: u64, scale: &Scale) -> u128 {
 /// `P(v) = F(v+1) - F(v)` exactly. Where the 25 bits leave a comparison open, further bits of `U` are drawn and compared
 /// with further digits of the threshold. Neighbouring thresholds differ by more than 2^-25 below 512, so at most one
 /// comparison is open. `U >= F(512)` adds 512 to a fresh draw, since `P(v - 512 | v >= 512)` is the law of `v`.
-#[inline]
+#[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "each round adds 512, and 2^54 rounds cannot happen")]
 fn unit<S: Source>(mut choice: u32, source: &mut S) -> u64 {
     let mut beyond = 0;
@@ -92,7 +97,7 @@ fn unit<S: Source>(mut choice: u32, source: &mut S) -> u64 {
 }
 
 /// The largest `v <= 512` with `F(v) <= U`.
-#[inline]
+#[inline(always)]
 #[expect(clippy::arithmetic_side_effects, reason = "v stays at or below 512")]
 #[expect(clippy::indexing_slicing, reason = "choice has 25 bits and v + 1 is at most 512")]
 #[expect(clippy::as_conversions, reason = "widening to usize")]

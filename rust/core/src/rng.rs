@@ -3,6 +3,8 @@
 //! No generator outlives the call that made it, so a fork, a thread, a pickle or a restored snapshot has no state to
 //! replay. Keys and buffered bits are wiped when they are dropped.
 
+#![expect(clippy::inline_always, reason = "see geometric")]
+
 use chacha20::ChaCha20;
 use chacha20::cipher::{KeyIvInit, StreamCipher};
 use zeroize::{Zeroize, Zeroizing};
@@ -21,7 +23,7 @@ pub trait Source {
     ///
     /// # Guarantee
     /// Exactly uniform: of the 2^64 words, `floor(2^64 / bound)` lead to each result and the others are drawn again.
-    #[inline]
+    #[inline(always)]
     fn below(&mut self, bound: u64) -> u64 {
         loop {
             let (high, low) = multiply(self.word(), bound);
@@ -37,7 +39,7 @@ pub trait Source {
     /// # Guarantee
     /// Both are exactly uniform and independent. For `bound < 2^16` the integer is Lemire's from the upper half of the
     /// word; in the rare case that this half must be dropped, it comes from [`Source::below`].
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::arithmetic_side_effects, reason = "a product of 32 and 16 bits, and a remainder by bound > 0")]
     #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "takes the lower half of a word")]
     fn lane_and_below(&mut self, bound: u64) -> (u32, u64) {
@@ -55,7 +57,7 @@ pub trait Source {
     }
 }
 
-#[inline]
+#[inline(always)]
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "splits 128 bits into two halves")]
 fn multiply(a: u64, b: u64) -> (u64, u64) {
     let product = u128::from(a).wrapping_mul(u128::from(b));
@@ -148,7 +150,7 @@ impl Keystream {
     const CAPACITY: usize = 1024;
 
     /// The next `N` bytes. Bytes left at the end of the buffer that are fewer than `N` are passed over.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::arithmetic_side_effects, reason = "the position never exceeds the capacity")]
     fn take<const N: usize>(&mut self) -> [u8; N] {
         loop {
@@ -169,12 +171,12 @@ impl Keystream {
 }
 
 impl Source for Keystream {
-    #[inline]
+    #[inline(always)]
     fn word(&mut self) -> u64 {
         u64::from_le_bytes(self.take())
     }
 
-    #[inline]
+    #[inline(always)]
     fn lane(&mut self) -> u32 {
         u32::from_le_bytes(self.take())
     }

@@ -1,5 +1,7 @@
 //! The scale of a noise law: an exact rational number of grid units.
 
+#![expect(clippy::inline_always, reason = "see geometric")]
+
 use crate::Error;
 use crate::ratio::{Ratio, gcd};
 
@@ -86,7 +88,7 @@ impl Scale {
     }
 
     /// `floor(value / (64 * denominator))`, for `value < 2^63`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn quotient(&self, value: u64) -> u64 {
         self.divisor.divide(value)
     }
@@ -113,7 +115,7 @@ impl Divisor {
     ///
     /// The estimate `value * reciprocal / 2^64` never exceeds the quotient, and since the reciprocal is short by less
     /// than one part in itself plus `1/divisor`, it falls short by less than two: one correction is enough.
-    #[inline]
+    #[inline(always)]
     #[expect(clippy::arithmetic_side_effects, reason = "the estimate is at most the quotient, so nothing overflows")]
     fn divide(&self, value: u64) -> u64 {
         let estimate = high_product(value, self.reciprocal);
@@ -123,7 +125,7 @@ impl Divisor {
 }
 
 /// The upper 64 bits of a product.
-#[inline]
+#[inline(always)]
 #[expect(clippy::as_conversions, reason = "the shifted product has 64 bits")]
 fn high_product(a: u64, b: u64) -> u64 {
     (u128::from(a).wrapping_mul(u128::from(b)) >> 64) as u64
