@@ -45,9 +45,10 @@ check: $(STAMPS)/build ## Lint and type checks of both languages, then every tes
 demo: $(STAMPS)/build $(STAMPS)/demo ## Release a synthetic stream; write series, statement and plot to build/demo
 	$(BIN)/python tools/demo.py
 
-bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP and diffprivlib
+bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, diffprivlib and cvxpy
 	cargo bench --quiet --package optstream-core
 	$(BIN)/python tools/bench.py
+	$(BIN)/python tools/bench_release.py
 
 docs: ## Build the documentation of the trusted core into target/doc
 	cargo doc --no-deps --package optstream-core --package optstream-post

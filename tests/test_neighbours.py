@@ -24,14 +24,15 @@ def proven_loss(mechanism: ops.OptStream, x: NDArray[np.float64], other: NDArray
     threshold, the second half bounds the two probabilities of exceeding it (Clopper-Pearson).
     """
     sums = [mechanism.release(np.tile(data, RUNS)).values.reshape(RUNS, -1) @ (x - other) for data in (x, other)]
-    first, second = (np.split(values, 2) for values in sums)
-    candidates = np.quantile(first[0], [0.5, 0.9, 0.99, 0.999])
-    counts = [[np.sum(values >= cut) for cut in candidates] for values in (first[0], second[0])]
-    best = int(np.argmax((np.array(counts[0]) + 1) / (np.array(counts[1]) + 1)))
-    half = RUNS // 2
-    high = stats.binomtest(int(np.sum(first[1] >= candidates[best])), half).proportion_ci(1 - 1e-6).low
-    low = stats.binomtest(int(np.sum(second[1] >= candidates[best])), half).proportion_ci(1 - 1e-6).high
-    return float(np.log(high / low)) if high > 0 else 0.0
+    (first, values), (second, others) = (np.split(statistic, 2) for statistic in sums)
+    cuts = np.quantile(first, [0.1, 0.5, 0.9, 0.99, 0.999])
+    return bound(values, others, max(cuts, key=lambda cut: bound(first, second, cut)))
+
+
+def bound(values: NDArray[np.float64], others: NDArray[np.float64], cut: float) -> float:
+    """Return a lower bound of the log-ratio of the probabilities of reaching the cut."""
+    reached, missed = (stats.binomtest(int(np.sum(v >= cut)), v.size).proportion_ci(1 - 1e-6) for v in (values, others))
+    return float(np.log(reached.low / missed.high)) if reached.low > 0 else -np.inf
 
 
 def mechanisms(calibration: Literal["sound", "paper"]) -> list[ops.OptStream]:

@@ -1,7 +1,8 @@
 """What can go wrong, as types.
 
 Every error of the library is an :class:`OptStreamError`, and also the built-in exception that a caller would expect.
-A message names the parameter, the value and the bound. All but :class:`SolverError` are raised before anything is drawn.
+A message names the parameter, the value and the bound. All but :class:`SolverError` are raised before anything is
+drawn.
 """
 
 
