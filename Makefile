@@ -35,7 +35,7 @@ test: $(STAMPS)/build ## Set up, build, run every test of both languages
 check: $(STAMPS)/build ## Lint and type checks of both languages, then every test
 	cargo fmt --all --check
 	cargo clippy --quiet --workspace --all-targets -- -D warnings
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
+	@$(MAKE) --no-print-directory docs
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
@@ -50,8 +50,8 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench.py
 	$(BIN)/python tools/bench_release.py
 
-docs: ## Build the documentation of the trusted core into target/doc
-	cargo doc --no-deps --package optstream-core --package optstream-post
+docs: ## Build the documentation of the Rust crates into target/doc
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
 
 wheel: $(STAMPS)/venv ## Build a wheel into build/wheel
 	$(BIN)/maturin build --release --quiet --out build/wheel

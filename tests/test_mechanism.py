@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import pickle
+import threading
 from dataclasses import FrozenInstanceError
 from fractions import Fraction
 from typing import Any, Literal
@@ -160,6 +161,22 @@ class TestRelease:
         made = mechanism()
         assert not np.array_equal(made.release(LOADS).values, made.release(LOADS).values)
 
+    def test_threads_share_a_mechanism(self) -> None:
+        made = mechanism(features=INCOMPARABLE)
+        consistent: list[bool] = []
+
+        def work() -> None:
+            for _ in range(20):
+                release = made.release(np.full((3, W), 5.0))
+                consistent.append(np.allclose(release.features[2][:, 0], release.values.sum(axis=1)))
+
+        threads = [threading.Thread(target=work) for _ in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert consistent == [True] * 80
+
     def test_every_period_has_noise_of_its_own_across_threads(self) -> None:
         values = mechanism().release(np.full((5000, W), 500.0)).values
         assert np.unique(values, axis=0).shape == (5000, W)
@@ -187,6 +204,7 @@ class TestForms:
         assert polar.name == "load"
         arrow = made.release(pa.chunked_array([pa.array(LOADS[:W]), pa.array(LOADS[W:])])).values
         assert isinstance(arrow, pa.ChunkedArray)
+        assert isinstance(made.release(pa.array(LOADS)).values, pa.ChunkedArray)
         assert len(arrow) == LOADS.size
 
     def test_objects_are_frozen_and_picklable_and_hold_no_raw_data(self) -> None:
@@ -268,12 +286,14 @@ class TestMisuse:
             (np.zeros((2, 2, W)), "shape"),
             (np.full(W, np.nan), r"values\[0\] is NaN"),
             (np.append(np.zeros(W - 1), np.inf), r"values\[47\] is inf"),
+            (pd.Series([5.0] * (W - 1) + [None]), r"values\[47\] is NaN"),
+            (pl.Series([None] + [5.0] * (W - 1)), r"values\[0\] is NaN"),
             (np.array(["a"] * W), "x holds <U1"),
             (np.zeros(W, dtype=complex), "x holds complex128"),
             (np.zeros(W, dtype=bool), "x holds bool"),
             ({"a": 1}, "x is of type dict"),
         ],
-        ids=range(10),
+        ids=range(12),
     )
     def test_wrong_data_is_named_before_anything_is_drawn(self, x: Any, message: str) -> None:
         with pytest.raises(ops.OptStreamError, match=message):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
@@ -54,6 +55,9 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
 
 
 def _series(x: Any) -> nw.Series[Any]:
+    if type(x).__module__.startswith("pyarrow") and hasattr(x, "__arrow_c_array__"):
+        # An array of one piece is read as a chunked one.
+        x = sys.modules["pyarrow"].chunked_array([x])
     try:
         return nw.from_native(x, series_only=True)
     except TypeError:

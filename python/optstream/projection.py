@@ -7,6 +7,7 @@ chain the problem is a tree, which Rust solves exactly; any other partial order 
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 import clarabel
@@ -75,6 +76,7 @@ class ConvexProjection:
         self._sums = sparse.csr_array(sums)
         consistency = sparse.hstack([sums, -sparse.eye_array(n - w)])
         positivity = sparse.hstack([-sparse.eye_array(w), sparse.csc_array((w, n - w))])
+        self._lock = threading.Lock()
         settings = clarabel.DefaultSettings()
         settings.verbose = False
         settings.max_iter = iterations
@@ -102,8 +104,10 @@ class ConvexProjection:
         targets = np.concatenate([steps, cells])
         # In units of the largest answer the tolerances of the solver are relative ones.
         unit = max(float(np.abs(targets).max()), 1.0)
-        self._solver.update(q=-self._weights * targets / unit)
-        solution = self._solver.solve()
+        # The solver keeps the problem that it was last given, so threads take turns.
+        with self._lock:
+            self._solver.update(q=-self._weights * targets / unit)
+            solution = self._solver.solve()
         if solution.status != clarabel.SolverStatus.Solved:
             raise SolverError(f"Clarabel ended with status {solution.status}; nothing is released")
         found = np.asarray(solution.x)
