@@ -21,7 +21,7 @@ pub fn laplace(values: &mut [i64], scale: &Scale, key: &Key, threads: usize) {
     for_each_chunk(values, CHUNK, threads, key, |chunk, stream| laplace::perturb(chunk, scale, stream));
 }
 
-/// Adds cube noise to every block of `scale.length()` consecutive values, as [`cube::perturb`].
+/// Adds cube noise to every block of `scale.length()` consecutive values, with the guarantee that `cube::perturb` states.
 ///
 /// # Errors
 /// [`Error::Parameter`] if the values are not a whole number of blocks.

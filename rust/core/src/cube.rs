@@ -51,7 +51,7 @@ impl CubeScale {
 /// # Guarantee
 /// `P(z) ~ q^max|z_i|` with `q = exp(-1/b)`, exactly. Hence a change of the whole block, each value by at most `a`, costs
 /// at most `a/b` in all: by the triangle inequality the largest entry of `z` moves by at most `a` (Hardt and Talwar 2010).
-/// Proof of exactness: [`radius`] has law `~ (2R+1)^d q^R`; given `R` each of the `(2R+1)^d` points of the cube is
+/// Proof of exactness: the radius has law `~ (2R+1)^d q^R`; given `R` each of the `(2R+1)^d` points of the cube is
 /// equally likely, so `P(z) ~ sum over R >= max|z_i| of q^R = q^max|z_i| / (1 - q)`. Clamping what has its noise already
 /// is free.
 #[expect(clippy::arithmetic_side_effects, reason = "a radius is far below 2^126")]

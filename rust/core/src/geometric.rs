@@ -33,7 +33,7 @@ static GUIDE: [u16; GUIDE_LENGTH] = guide();
 ///
 /// # Guarantee
 /// `P(magnitude = m) = (1 - q) q^m` with `q = exp(-1/b)`, for every `m`, given ideal bits; no probability is rounded on
-/// any path. Proof: the module's first paragraph, [`unit`] and [`survives`].
+/// any path. Proof: the module's first paragraph, `unit` and `survives`.
 #[inline(always)]
 pub fn magnitude<S: Source>(scale: &Scale, source: &mut S) -> (u128, bool) {
     let (v, u, sign) = parts(scale.numerator(), source);
