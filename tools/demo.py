@@ -27,7 +27,7 @@ def synthetic_year() -> NDArray[np.float64]:
     day, hour = step // W, (step % W) / 2
     shape = 700 * np.exp(-(((hour - 9) / 3) ** 2)) + 1000 * np.exp(-(((hour - 19) / 2.5) ** 2))
     winter = 1500 * np.cos(2 * np.pi * day / 365)
-    weekend = -600 * (day % 7 >= 5)  # noqa: PLR2004
+    weekend = -600 * (day % 7 >= 5)
     weather = np.repeat(np.convolve(generator.normal(0, 250, 365 + 4), np.ones(5) / 5, mode="valid"), W)
     return np.asarray(np.round(5500 + shape + winter + weekend + weather + generator.normal(0, 40, step.size)))
 

@@ -25,11 +25,13 @@ from optstream.errors import (
 )
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
+from optstream.hierarchy import Hierarchy
 from optstream.mechanism import OptStream
 from optstream.release import Release
 from optstream.sparse_vector import above_threshold
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+from optstream.tree_release import TreeRelease
 
 __version__ = version("optstream")
 
@@ -39,6 +41,7 @@ __all__ = [
     "EqualSampling",
     "Feature",
     "Guarantee",
+    "Hierarchy",
     "L1Sampling",
     "LaplaceNoise",
     "Linear",
@@ -50,6 +53,7 @@ __all__ = [
     "SolverError",
     "Stage",
     "Statement",
+    "TreeRelease",
     "__version__",
     "above_threshold",
     "noise",

@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CuratorKey", "Plan", "above_threshold", "cube", "default_grid", "laplace"]
+__all__ = ["CuratorKey", "Forest", "Plan", "above_threshold", "cube", "default_grid", "laplace", "quantise"]
 
 @final
 class CuratorKey:
@@ -25,6 +25,7 @@ class Plan:
         cost: Fraction,
         features: Sequence[tuple[Sequence[int], Fraction]],
         tree: tuple[Sequence[int | None], Sequence[float]] | None,
+        streams: int = 1,
     ) -> Plan: ...
     @property
     def sensitivity(self) -> int: ...
@@ -32,10 +33,19 @@ class Plan:
     def sample_scale(self) -> tuple[int, int]: ...
     @property
     def feature_scales(self) -> list[tuple[int, int]]: ...
+    def measure(
+        self, units: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
     def release(
         self, values: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
 
+@final
+class Forest:
+    def __new__(cls, parents: Sequence[int | None], weights: Sequence[float]) -> Forest: ...
+    def project(self, targets: NDArray[np.float64], nonnegative: bool) -> NDArray[np.float64]: ...
+
+def quantise(values: NDArray[np.float64], bounds: tuple[float, float], grid: float) -> NDArray[np.int64]: ...
 def laplace(
     values: NDArray[np.float64],
     sensitivity: float,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["read_periods"]
+    from optstream.hierarchy import Hierarchy
+
+__all__ = ["read_leaves", "read_periods"]
 
 
 def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray[np.float64]], Any]]:
@@ -35,8 +38,7 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
     else:
         series = _series(x)
         array = series.to_numpy()
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > np.dtype(np.float64).itemsize:
-        raise ParameterTypeError(f"x holds {array.dtype}, but must hold real numbers of at most 64 bits")
+    _check_numbers(array)
     if array.ndim not in {1, 2} or (array.ndim == 2 and array.shape[1] != w):  # noqa: PLR2004
         raise DataError(f"x has shape {array.shape}, but must be 1-D, or 2-D with w = {w} columns")
     if array.size == 0 or array.size % w:
@@ -47,11 +49,66 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
         values = released.reshape(array.shape)
         if series is None:
             return values
-        made = nw.new_series(series.name, values, nw.Float64, backend=series.implementation)
-        index = nw.maybe_get_index(series)
-        return (made if index is None else nw.maybe_set_index(made, index=index)).to_native()
+        return _indexed(nw.new_series(series.name, values, nw.Float64, backend=series.implementation), series)
 
     return rows, restore
+
+
+def read_leaves(
+    x: Any, hierarchy: Hierarchy, w: int
+) -> tuple[NDArray[np.float64], Callable[[NDArray[np.float64]], Any]]:
+    """Return one column per leaf, and a function that gives released columns, one per node, the form of the input.
+
+    >>> from optstream import Hierarchy
+    >>> tree = Hierarchy.nested({"nation": ["north", "south"]})
+    >>> read_leaves({"south": [1.0], "north": [2.0]}, tree, 1)[0]
+    array([[2., 1.]])
+    """
+    names = hierarchy.leaves
+    frame = None
+    if isinstance(x, np.ndarray):
+        array = x
+    else:
+        columns: Any = x
+        if not isinstance(x, Mapping):
+            try:
+                columns = frame = nw.from_native(x, eager_only=True)
+            except TypeError:
+                raise ParameterTypeError(
+                    f"x is of type {type(x).__name__}, but must be an array, a mapping or a frame of leaf columns"
+                ) from None
+        missing = [name for name in names if name not in (columns.columns if frame is not None else columns)]
+        if missing:
+            raise DataError(f"x has no column {missing[0]!r}, but must have one for every leaf")
+        array = np.stack([np.asarray(columns[name]) for name in names], axis=1)
+    _check_numbers(array)
+    if array.ndim != 2 or array.shape[1] != len(names):  # noqa: PLR2004
+        raise DataError(f"x has shape {array.shape}, but must have one column for each of {len(names)} leaves")
+    if array.shape[0] == 0 or array.shape[0] % w:
+        raise DataError(f"x has {array.shape[0]} rows, but must have a positive multiple of w = {w}")
+
+    def restore(released: NDArray[np.float64]) -> Any:
+        if isinstance(x, np.ndarray):
+            return released
+        released_columns = {name: released[:, index] for index, name in enumerate(hierarchy.nodes)}
+        if frame is None:
+            return released_columns
+        return _indexed(nw.from_dict(released_columns, backend=frame.implementation), frame)
+
+    return np.ascontiguousarray(array, dtype=np.float64), restore
+
+
+def _indexed(made: Any, original: Any) -> Any:
+    """Return the native form of what was made, with the index of the original where there are indices."""
+    native, index = made.to_native(), nw.maybe_get_index(original)
+    if index is not None:
+        native.index = index
+    return native
+
+
+def _check_numbers(array: NDArray[Any]) -> None:
+    if array.dtype.kind not in "fiu" or array.dtype.itemsize > np.dtype(np.float64).itemsize:
+        raise ParameterTypeError(f"x holds {array.dtype}, but must hold real numbers of at most 64 bits")
 
 
 def _series(x: Any) -> nw.Series[Any]:

@@ -18,11 +18,14 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.features import Feature
 from optstream.frames import read_periods
 from optstream.guarantee import Guarantee
+from optstream.hierarchy import Hierarchy
 from optstream.projection import ConvexProjection, tree_of
 from optstream.release import Release, shares_of_right_knot
 from optstream.sparse_vector import shares
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+from optstream.tree_projection import TreeProjection
+from optstream.tree_release import TreeMeasurement, release_tree
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,6 +69,8 @@ class OptStream:
         weights: How post-processing trusts its answers: by ``"variance"`` of their noise, or by ``"paper"``, one over
             the number of cells. By default variance in sound calibration, paper otherwise.
         grid: Public step of the grid, a power of two. By default the largest that is at most ``alpha / 1024``.
+        hierarchy: A tree of groups whose leaves are the streams. All nodes are released, and add up.
+        level_split: Shares of the budget for the levels of the hierarchy, from the root down; equal by default.
 
     Example:
         >>> mechanism = OptStream(
@@ -89,6 +94,8 @@ class OptStream:
     calibration: Literal["sound", "paper"]
     weights: Literal["variance", "paper"]
     grid: float
+    hierarchy: Hierarchy | None
+    level_split: tuple[Fraction, ...]
 
     def __init__(
         self,
@@ -103,6 +110,8 @@ class OptStream:
         calibration: Literal["sound", "paper"] = "sound",
         weights: Literal["variance", "paper"] | None = None,
         grid: float | None = None,
+        hierarchy: Hierarchy | None = None,
+        level_split: Sequence[float | Fraction | Decimal] | None = None,
     ) -> None:
         _check_type("guarantee", guarantee, Guarantee)
         _check_type("sample", sample, EqualSampling, L1Sampling)
@@ -123,6 +132,8 @@ class OptStream:
             "calibration": calibration,
             "weights": weights,
             "grid": _core.default_grid(guarantee.alpha) if grid is None else grid,
+            "hierarchy": hierarchy,
+            "level_split": _level_shares(hierarchy, level_split),
         }
         _check_type("perturb", fields["perturb"], LaplaceNoise)
         _check_type("reconstruct", fields["reconstruct"], Linear)
@@ -130,7 +141,7 @@ class OptStream:
             object.__setattr__(self, name, value)
         object.__setattr__(self, "split", self._shares(split))
         # Building the plan now finds what is wrong before there is any data.
-        _ = self._plan
+        _ = self._plan if hierarchy is None else self._tree
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from the parameters, such as the plan in Rust."""
@@ -184,8 +195,11 @@ class OptStream:
 
     @cached_property
     def _plan(self) -> _core.Plan:
+        return self._build_plan(tree_of(self.guarantee.w, self.features) if self.features else None)
+
+    def _build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
+        """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""
         w, budget = self.guarantee.w, self._budget
-        parents = tree_of(w, self.features) if self.features else None
         return _core.Plan(
             w=w,
             alpha=self.guarantee.alpha,
@@ -195,7 +209,51 @@ class OptStream:
             cost=budget.sample,
             features=[(list(feature.labels), budget.feature) for feature in self.features],
             tree=None if parents is None else (parents, self._answer_weights().tolist()),
+            streams=streams,
         )
+
+    @cached_property
+    def _levels(self) -> tuple[OptStream, ...]:
+        """The mechanism of each level of the hierarchy, with its share of epsilon."""
+        alone = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        del alone["guarantee"], alone["hierarchy"], alone["level_split"]
+        promised = self.guarantee
+        return tuple(
+            OptStream(
+                Guarantee(
+                    epsilon=promised.epsilon * share,
+                    w=promised.w,
+                    alpha=promised.alpha,
+                    neighbours=promised.neighbours,
+                ),
+                **alone,
+            )
+            for share in self.level_split
+        )
+
+    @cached_property
+    def _tree(self) -> TreeMeasurement:
+        hierarchy = self.hierarchy
+        if hierarchy is None:
+            raise ParameterError("hierarchy is None, but must be given to release a tree")
+        below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
+        plans = [
+            level._build_plan(None, streams=int(below[hierarchy.depths == depth].max()))
+            for depth, level in enumerate(self._levels)
+        ]
+        # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
+        # it would be in a single stream.
+        shares = np.array([float(share) for share in self.level_split])
+        weights = self._answer_weights()
+        first = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])[:-1]
+        projection = TreeProjection(
+            hierarchy,
+            self.features,
+            shares[hierarchy.depths] ** 2,
+            weights[: self.guarantee.w],
+            [float(weights[index]) for index in first],
+        )
+        return TreeMeasurement(hierarchy, plans, projection)
 
     def _sampling(self) -> Any:
         w, sample, spent = self.guarantee.w, self.sample, self._budget.selection
@@ -241,14 +299,16 @@ class OptStream:
             return None
         return ConvexProjection(self.guarantee.w, self.features, self._answer_weights())
 
-    @cached_property
-    def statement(self) -> Statement:
-        """What one window costs, stage by stage. No data is needed."""
-        guarantee, plan = self.guarantee, self._plan
-        # The accountant prices the noise that is drawn, whose scales may have been rounded up.
+    def _true_costs(self) -> dict[str, list[Cost]]:
+        """Return the costs of the noise that is drawn, whose scales may have been rounded up."""
+        plan = self._plan
         sample = plan.sensitivity / Fraction(*plan.sample_scale)
         feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
-        costs = self._stages(_Budget(self._budget.selection, sample, feature))
+        return self._stages(_Budget(self._budget.selection, sample, feature))
+
+    def _described(self, name: str = "{}") -> list[Stage]:
+        guarantee, plan = self.guarantee, self._plan
+        costs = self._true_costs()
         scale = float(Fraction(*plan.sample_scale)) * self.grid
         does = {
             "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
@@ -256,11 +316,24 @@ class OptStream:
             "features": f"measures the sums of {len(self.features)} features"
             + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
         }
-        stages = tuple(Stage(name, does[name], epsilon_of(stage, guarantee)) for name, stage in costs.items())
+        return [Stage(name.format(key), does[key], epsilon_of(stage, guarantee)) for key, stage in costs.items()]
+
+    @cached_property
+    def statement(self) -> Statement:
+        """What one window costs, stage by stage. No data is needed."""
+        guarantee = self.guarantee
+        levels = (self,) if self.hierarchy is None else self._levels
+        if self.hierarchy is None:
+            stages, assumptions = self._described(), []
+        else:
+            assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
+            stages = [stage for depth, level in enumerate(levels) for stage in level._described(f"{{}} level {depth}")]
+        # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
+        path = [cost for level in levels for stage in level._true_costs().values() for cost in stage]
         return Statement(
             guarantee=guarantee,
-            epsilon=epsilon_of([cost for stage in costs.values() for cost in stage], guarantee),
-            stages=stages,
+            epsilon=epsilon_of(path, guarantee),
+            stages=tuple(stages),
             calibration=self.calibration,
             weights=self.weights,
             grid=self.grid,
@@ -269,22 +342,36 @@ class OptStream:
                 f"one entity changes the value of any one step by at most {guarantee.alpha:g}",
                 "no period is released twice, and nothing else is released from the same data",
                 "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data",
+                *assumptions,
             ),
             version=version("optstream"),
         )
 
-    def release(self, x: Any) -> Release:
+    def release(self, x: Any) -> Any:
         """Release whole periods.
 
         Args:
             x: One period or many: a 1-D array of ``n * w`` values, a 2-D array with ``w`` columns, or a series of
-                pandas, polars or pyarrow. The result has the same form and index.
+                pandas, polars or pyarrow. With a hierarchy, a frame, a mapping or an array with one column per leaf.
+                The result has the same form and index.
+
+        Returns:
+            A :class:`Release`, or a :class:`TreeRelease` of all nodes if there is a hierarchy.
 
         Raises:
             DataError: The data is empty, not a whole number of periods, or not finite.
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
+        if self.hierarchy is not None:
+            return release_tree(
+                x,
+                self._tree,
+                features=self.features,
+                bounds=self.bounds,
+                grid=self.grid,
+                statement=self.statement,
+            )
         rows, restore = read_periods(x, self.guarantee.w)
         steps, cells, knots = self._plan.release(rows)
         if self._projection is not None:
@@ -300,6 +387,20 @@ class OptStream:
             _scale=float(Fraction(*self._plan.sample_scale)) * self.grid,
             _grid=self.grid,
         )
+
+
+def _level_shares(
+    hierarchy: Hierarchy | None, split: Sequence[float | Fraction | Decimal] | None
+) -> tuple[Fraction, ...]:
+    levels = 0
+    if hierarchy is not None:
+        _check_type("hierarchy", hierarchy, Hierarchy)
+        levels = hierarchy.levels
+    split = (1,) * levels if split is None else split
+    if len(split) != levels:
+        raise ParameterError(f"level_split has {len(split)} shares, but must have {levels}, one per level")
+    shares = [exact("level_split", share) for share in split]
+    return tuple(share / sum(shares) for share in shares)
 
 
 def _check_type(name: str, value: object, *kinds: type) -> None:

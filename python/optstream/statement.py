@@ -52,7 +52,7 @@ class Statement:
             if guarantee.neighbours == "sliding"
             else f"the {guarantee.w} steps of one released period (windows across two periods are not covered)"
         )
-        stages = "\n".join(f"  {stage.name:<12} {shown(stage.epsilon):>8}  {stage.does}" for stage in self.stages)
+        stages = "\n".join(f"  {stage.name:<17} {shown(stage.epsilon):>8}  {stage.does}" for stage in self.stages)
         excess = (
             ""
             if self.epsilon <= guarantee.epsilon

@@ -36,7 +36,7 @@ pub struct Plan {
 #[pymethods]
 impl Plan {
     #[new]
-    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, features, tree))]
+    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, features, tree, streams=1))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a constructor that one Python class calls")]
     fn new(
         w: usize,
@@ -47,6 +47,7 @@ impl Plan {
         cost: &Bound<'_, PyAny>,
         features: Vec<(Vec<usize>, Bound<'_, PyAny>)>,
         tree: Option<(Vec<Option<usize>>, Vec<f64>)>,
+        streams: u64,
     ) -> PyResult<Self> {
         let (lower, upper) = pair("bounds", bounds)?;
         let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
@@ -68,7 +69,8 @@ impl Plan {
             .collect::<PyResult<Vec<_>>>()?;
         let feature_scales = features.iter().map(|feature| feature.scale).collect();
         let scale = scale(sensitivity, cost)?;
-        let measurement = Measurement::new(w, grid.largest(), sampling, scale, features).map_err(raise)?;
+        let largest = grid.largest().saturating_mul(streams);
+        let measurement = Measurement::new(w, largest, sampling, scale, features).map_err(raise)?;
         let projection =
             tree.map(|(parents, weights)| Tree::new(&parents, &weights)).transpose().map_err(raise_post)?;
         Ok(Self { grid, sensitivity, measurement, feature_scales, projection })
@@ -90,6 +92,15 @@ impl Plan {
     #[getter]
     fn feature_scales(&self) -> Vec<(u64, u64)> {
         self.feature_scales.iter().map(fraction).collect()
+    }
+
+    /// Measures periods that are quantised already, one per row: see `release`.
+    fn measure<'py>(&self, py: Python<'py>, units: &Bound<'py, PyArray2<i64>>) -> PyResult<Arrays<'py>> {
+        let rows = units.shape()[0];
+        let units: Vec<i64> = units.readonly().as_array().iter().copied().collect();
+        let key = Key::from_entropy().map_err(raise)?;
+        let released = py.detach(|| self.release_chunk(&units, 0, &key))?;
+        self.arrays(py, rows, released)
     }
 
     /// Releases periods, one per row: their steps, their cells, and the measured steps (one row if they are fixed). Steps
@@ -114,6 +125,13 @@ impl Plan {
             let units = self.grid.quantise(periods).map_err(raise)?;
             released.append(py.detach(|| self.release_chunk(&units, chunk * PERIODS, &key))?);
         }
+        self.arrays(py, rows, released)
+    }
+}
+
+impl Plan {
+    fn arrays<'py>(&self, py: Python<'py>, rows: usize, released: Released) -> PyResult<Arrays<'py>> {
+        let (w, cells) = (self.measurement.length(), self.measurement.cells());
         let Released { steps, cells: sums, mut knots } = released;
         let count = knots.len() / rows;
         if self.measurement.is_fixed() {
@@ -126,35 +144,7 @@ impl Plan {
             knots.into_pyarray(py).reshape([knot_rows, count])?,
         ))
     }
-}
 
-type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
-
-/// Released periods, one after the other.
-#[derive(Default)]
-struct Released {
-    steps: Vec<f64>,
-    cells: Vec<f64>,
-    knots: Vec<usize>,
-}
-
-impl Released {
-    fn with_capacity(periods: usize, steps: usize, cells: usize) -> Self {
-        Self {
-            steps: Vec::with_capacity(periods * steps),
-            cells: Vec::with_capacity(periods * cells),
-            knots: Vec::new(),
-        }
-    }
-
-    fn append(&mut self, mut other: Self) {
-        self.steps.append(&mut other.steps);
-        self.cells.append(&mut other.cells);
-        self.knots.append(&mut other.knots);
-    }
-}
-
-impl Plan {
     /// Shares the periods of a chunk among threads. The keystream of a period depends on its position alone.
     fn release_chunk(&self, units: &[i64], first: usize, key: &Key) -> PyResult<Released> {
         let w = self.measurement.length();
@@ -203,6 +193,78 @@ impl Plan {
     }
 }
 
+type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
+
+/// Released periods, one after the other.
+#[derive(Default)]
+struct Released {
+    steps: Vec<f64>,
+    cells: Vec<f64>,
+    knots: Vec<usize>,
+}
+
+impl Released {
+    fn with_capacity(periods: usize, steps: usize, cells: usize) -> Self {
+        Self {
+            steps: Vec::with_capacity(periods * steps),
+            cells: Vec::with_capacity(periods * cells),
+            knots: Vec::new(),
+        }
+    }
+
+    fn append(&mut self, mut other: Self) {
+        self.steps.append(&mut other.steps);
+        self.cells.append(&mut other.cells);
+        self.knots.append(&mut other.knots);
+    }
+}
+
 fn fraction(scale: &Scale) -> (u64, u64) {
     (scale.numerator(), scale.denominator())
+}
+
+/// Public values, or raw ones on their way into a sum, as integers of the grid; see `optstream_core::grid`.
+#[pyfunction]
+pub fn quantise<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    bounds: &Bound<'py, PyAny>,
+    grid: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray2<i64>>> {
+    let values = array("values", values, &[2])?;
+    let (lower, upper) = pair("bounds", bounds)?;
+    let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
+    let owned: Vec<f64> = values.as_array().iter().copied().collect();
+    let units = grid.quantise(&owned).map_err(raise)?;
+    units.into_pyarray(py).reshape([values.shape()[0], values.shape()[1]])
+}
+
+/// A forest on which values are projected; see `optstream_post::tree`.
+#[pyclass(frozen, module = "optstream._core")]
+pub struct Forest {
+    tree: Tree,
+}
+
+#[pymethods]
+impl Forest {
+    #[new]
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn new(parents: Vec<Option<usize>>, weights: Vec<f64>) -> PyResult<Self> {
+        Ok(Self { tree: Tree::new(&parents, &weights).map_err(raise_post)? })
+    }
+
+    /// Projects each row of targets, one target per node.
+    fn project<'py>(
+        &self,
+        py: Python<'py>,
+        targets: &Bound<'py, PyArray2<f64>>,
+        nonnegative: bool,
+    ) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let rows = targets.shape()[0];
+        let targets: Vec<f64> = targets.readonly().as_array().iter().copied().collect();
+        let mut out = vec![0.0; targets.len()];
+        let threads = threads(targets.len());
+        py.detach(|| self.tree.project_many(&targets, nonnegative, threads, &mut out)).map_err(raise_post)?;
+        out.into_pyarray(py).reshape([rows, self.tree.len()])
+    }
 }

@@ -1,0 +1,97 @@
+"""Releasing a hierarchy: every node measured with its level's budget, then made to add up to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from optstream import _core
+from optstream.frames import read_leaves
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from optstream.features import Feature
+    from optstream.hierarchy import Hierarchy
+    from optstream.statement import Statement
+    from optstream.tree_projection import TreeProjection
+
+__all__ = ["TreeMeasurement", "TreeRelease", "release_tree"]
+
+
+@dataclass(frozen=True, repr=False)
+class TreeRelease:
+    """The private series of all nodes. It holds private values only, no raw data.
+
+    At every step the released children of a node add up to the node exactly, and so do the steps of every cell: all
+    values are whole grid steps and sums of those of the leaves.
+    """
+
+    values: Any
+    """One column per node, in the order of ``hierarchy.nodes``: an array, or a frame with the columns' names."""
+    hierarchy: Hierarchy
+    features: tuple[NDArray[np.float64], ...]
+    """For every feature an array of periods, cells and nodes."""
+    statement: Statement
+
+    def __repr__(self) -> str:
+        return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
+
+
+@dataclass(frozen=True)
+class TreeMeasurement:
+    """What is built once for a hierarchy: one plan per level, and the projection."""
+
+    hierarchy: Hierarchy
+    plans: Sequence[_core.Plan]
+    projection: TreeProjection
+
+    def measure(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the noisy steps and cells of all nodes, one row each, from the quantised leaves of one period."""
+        units = self.hierarchy.sums(leaves)
+        parts = [
+            (level, plan.measure(units[level])[:2])
+            for depth, plan in enumerate(self.plans)
+            for level in [np.flatnonzero(self.hierarchy.depths == depth)]
+        ]
+        steps = np.empty(units.shape)
+        cells = np.empty((units.shape[0], parts[0][1][1].shape[1]))
+        for level, (level_steps, level_cells) in parts:
+            steps[level], cells[level] = level_steps, level_cells
+        return steps, cells
+
+
+def release_tree(
+    x: Any,
+    measurement: TreeMeasurement,
+    *,
+    features: Sequence[Feature],
+    bounds: tuple[float, float],
+    grid: float,
+    statement: Statement,
+) -> TreeRelease:
+    """Release whole periods of all leaves."""
+    hierarchy, w = measurement.hierarchy, statement.guarantee.w
+    data, restore = read_leaves(x, hierarchy, w)
+    # Everything is looked at before anything is drawn.
+    units = _core.quantise(data, bounds, grid)
+    periods = len(units) // w
+    values = np.empty((len(units), len(hierarchy.nodes)))
+    sums = tuple(np.empty((periods, feature.size, len(hierarchy.nodes))) for feature in features)
+    for period in tqdm(range(periods), desc="releasing", unit="period", disable=None, leave=False):
+        rows = slice(period * w, (period + 1) * w)
+        steps, cells = measurement.measure(np.ascontiguousarray(units[rows].T))
+        leaves = measurement.projection.project(steps, cells)
+        # Whole grid steps, so that every sum of them is exact.
+        nodes = hierarchy.sums(np.round(np.maximum(leaves, 0) / grid).astype(np.int64))
+        values[rows] = nodes.T * grid
+        for feature, cell_sums in zip(features, sums, strict=True):
+            total = np.zeros((feature.size, len(hierarchy.nodes)), dtype=np.int64)
+            np.add.at(total, list(feature.labels), nodes.T)
+            cell_sums[period] = total * grid
+    return TreeRelease(values=restore(values), hierarchy=hierarchy, features=sums, statement=statement)
