@@ -6,7 +6,7 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CuratorKey", "Forest", "Plan", "above_threshold", "cube", "default_grid", "laplace", "quantise"]
+__all__ = ["CuratorKey", "Forest", "Plan", "Product", "above_threshold", "cube", "default_grid", "laplace", "quantise"]
 
 @final
 class CuratorKey:
@@ -44,6 +44,18 @@ class Plan:
 class Forest:
     def __new__(cls, parents: Sequence[int | None], weights: Sequence[float]) -> Forest: ...
     def project(self, targets: NDArray[np.float64], nonnegative: bool) -> NDArray[np.float64]: ...
+
+@final
+class Product:
+    def __new__(
+        cls,
+        parents: Sequence[int | None],
+        node_weights: Sequence[float],
+        step_weights: Sequence[float],
+        features: Sequence[tuple[Sequence[int], float]],
+        time_inverse: NDArray[np.float64],
+    ) -> Product: ...
+    def project(self, steps: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]: ...
 
 def quantise(values: NDArray[np.float64], bounds: tuple[float, float], grid: float) -> NDArray[np.int64]: ...
 def laplace(

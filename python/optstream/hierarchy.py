@@ -119,6 +119,11 @@ class Hierarchy:
         return int(self.depths.max()) + 1
 
     @cached_property
+    def level_positions(self) -> tuple[NDArray[np.int64], ...]:
+        """The positions of the nodes of each level."""
+        return tuple(np.flatnonzero(self.depths == depth) for depth in range(self.levels))
+
+    @cached_property
     def leaf_positions(self) -> NDArray[np.int64]:
         """The positions of the leaves among the nodes."""
         inner = {parent for parent in self.parents if parent is not None}
@@ -135,11 +140,7 @@ class Hierarchy:
         >>> Hierarchy({"nation": None, "north": "nation", "south": "nation"}).sums(np.array([2, 3]))
         array([5, 2, 3])
         """
-        return np.asarray(self._membership.astype(leaves.dtype) @ leaves)
-
-    def path_sums(self, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return for every leaf, along the first axis, the sum over the path from the root down to it."""
-        return np.asarray(self._membership.T @ nodes)
+        return np.asarray(self._membership @ leaves)
 
     @cached_property
     def _membership(self) -> sparse.csr_array:
@@ -155,7 +156,7 @@ class Hierarchy:
             at, column = above[above >= 0], column[above >= 0]
         entries = np.concatenate(rows), np.concatenate(columns)
         shape = (len(self.nodes), leaves.size)
-        return sparse.csr_array((np.ones(entries[0].size, dtype=np.int8), entries), shape=shape)
+        return sparse.csr_array((np.ones(entries[0].size, dtype=np.int64), entries), shape=shape)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is computed from nodes and parents."""

@@ -238,7 +238,7 @@ class OptStream:
             raise ParameterError("hierarchy is None, but must be given to release a tree")
         below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
         plans = [
-            level._build_plan(None, streams=int(below[hierarchy.depths == depth].max()))
+            level._build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
             for depth, level in enumerate(self._levels)
         ]
         # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what

@@ -54,16 +54,11 @@ class TreeMeasurement:
     def measure(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the noisy steps and cells of all nodes, one row each, from the quantised leaves of one period."""
         units = self.hierarchy.sums(leaves)
+        # Nodes are in the order of their levels, so the parts only need to be put one below the other.
         parts = [
-            (level, plan.measure(units[level])[:2])
-            for depth, plan in enumerate(self.plans)
-            for level in [np.flatnonzero(self.hierarchy.depths == depth)]
+            plan.measure(units[level]) for plan, level in zip(self.plans, self.hierarchy.level_positions, strict=True)
         ]
-        steps = np.empty(units.shape)
-        cells = np.empty((units.shape[0], parts[0][1][1].shape[1]))
-        for level, (level_steps, level_cells) in parts:
-            steps[level], cells[level] = level_steps, level_cells
-        return steps, cells
+        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
 
 def release_tree(
@@ -83,6 +78,7 @@ def release_tree(
     periods = len(units) // w
     values = np.empty((len(units), len(hierarchy.nodes)))
     sums = tuple(np.empty((periods, feature.size, len(hierarchy.nodes))) for feature in features)
+    cells_of = [np.eye(feature.size, dtype=np.int64)[:, list(feature.labels)] for feature in features]
     for period in tqdm(range(periods), desc="releasing", unit="period", disable=None, leave=False):
         rows = slice(period * w, (period + 1) * w)
         steps, cells = measurement.measure(np.ascontiguousarray(units[rows].T))
@@ -90,8 +86,6 @@ def release_tree(
         # Whole grid steps, so that every sum of them is exact.
         nodes = hierarchy.sums(np.round(np.maximum(leaves, 0) / grid).astype(np.int64))
         values[rows] = nodes.T * grid
-        for feature, cell_sums in zip(features, sums, strict=True):
-            total = np.zeros((feature.size, len(hierarchy.nodes)), dtype=np.int64)
-            np.add.at(total, list(feature.labels), nodes.T)
-            cell_sums[period] = total * grid
+        for cell_sums, membership in zip(sums, cells_of, strict=True):
+            cell_sums[period] = (membership @ nodes.T) * grid
     return TreeRelease(values=restore(values), hierarchy=hierarchy, features=sums, statement=statement)

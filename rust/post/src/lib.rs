@@ -9,6 +9,7 @@
 
 pub mod error;
 pub mod interpolate;
+pub mod product;
 pub mod tree;
 
 pub use error::Error;

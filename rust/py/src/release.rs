@@ -9,6 +9,7 @@ use optstream_core::rng::Key;
 use optstream_core::scale::Scale;
 use optstream_core::svt::{L1Sampler, SparseVector, Unit};
 use optstream_post::interpolate;
+use optstream_post::product::Product as ProductProblem;
 use optstream_post::tree::{Tree, Workspace};
 use pyo3::prelude::*;
 
@@ -266,5 +267,42 @@ impl Forest {
         let threads = threads(targets.len());
         py.detach(|| self.tree.project_many(&targets, nonnegative, threads, &mut out)).map_err(raise_post)?;
         out.into_pyarray(py).reshape([rows, self.tree.len()])
+    }
+}
+
+/// A problem over a tree and over time; see `optstream_post::product`.
+#[pyclass(frozen, module = "optstream._core")]
+pub struct Product {
+    problem: ProductProblem,
+}
+
+#[pymethods]
+impl Product {
+    #[new]
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn new(
+        parents: Vec<Option<usize>>,
+        node_weights: Vec<f64>,
+        step_weights: Vec<f64>,
+        features: Vec<(Vec<usize>, f64)>,
+        time_inverse: &Bound<'_, PyArray2<f64>>,
+    ) -> PyResult<Self> {
+        let inverse: Vec<f64> = time_inverse.readonly().as_array().iter().copied().collect();
+        let problem = ProductProblem::new(&parents, &node_weights, &step_weights, &features, &inverse);
+        Ok(Self { problem: problem.map_err(raise_post)? })
+    }
+
+    /// Finds the values of the leaves from the answers, one row per node.
+    fn project<'py>(
+        &self,
+        py: Python<'py>,
+        steps: &Bound<'py, PyArray2<f64>>,
+        cells: &Bound<'py, PyArray2<f64>>,
+    ) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let width = steps.shape()[1];
+        let [steps, cells] =
+            [steps, cells].map(|part| part.readonly().as_array().iter().copied().collect::<Vec<f64>>());
+        let found = py.detach(|| self.problem.project(&steps, &cells)).map_err(raise_post)?;
+        found.into_pyarray(py).reshape([self.problem.leaves(), width])
     }
 }
