@@ -49,6 +49,7 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	cargo bench --quiet --package optstream-core
 	$(BIN)/python tools/bench.py
 	$(BIN)/python tools/bench_release.py
+	$(BIN)/python tools/bench_hierarchy.py
 
 docs: ## Build the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post

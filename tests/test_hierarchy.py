@@ -10,12 +10,14 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import clarabel
 import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
 from hypothesis import given, settings
+from scipy import sparse
 from scipy.optimize import nnls
 
 import optstream as ops
@@ -162,6 +164,19 @@ class TestRelease:
         expected = dense(tree, features, node_weights, step_weights, cell_weights, answers)
         np.testing.assert_allclose(found, expected, atol=1e-6)
 
+    @pytest.mark.parametrize("features", [FEATURES, CROSSING], ids=["chain", "crossing"])
+    def test_the_projection_agrees_with_clarabel(self, features: list[ops.Feature]) -> None:
+        generator = np.random.default_rng(7)
+        node_weights = np.array([1.0, 0.5, 0.3, 0.2])[UNEVEN.depths]
+        step_weights, cell_weights = generator.uniform(0.5, 1, W), [0.2, 0.1]
+        problem = TreeProjection(UNEVEN, features, node_weights, step_weights, cell_weights)
+        cells = sum(feature.size for feature in features)
+        for mean in (5.0, 500.0):
+            answers = generator.normal(mean, 100, (len(UNEVEN.nodes), W + cells))
+            found = problem.project(answers[:, :W], answers[:, W:])
+            expected = by_clarabel(*system(UNEVEN, features, node_weights, step_weights, cell_weights, answers))
+            np.testing.assert_allclose(found.ravel(), expected, atol=1e-4)
+
     def test_with_a_large_budget_the_release_is_the_data(self) -> None:
         data = np.random.default_rng(1).integers(0, 900, (2 * W, len(UNEVEN.leaves))).astype(float)
         generous = ops.Guarantee(epsilon=10**6, w=W)
@@ -189,7 +204,7 @@ class TestRelease:
         [
             (np.zeros((W, 3)), "one column for each of 2 leaves"),
             (np.zeros((W + 1, 2)), "7 rows, but must have a positive multiple of w = 6"),
-            (np.full((W, 2), np.nan), "NaN"),
+            (np.full((W, 2), np.nan), "x holds nan in row 0 of 'north'"),
             ({"north": np.zeros(W)}, "no column 'south'"),
             (np.zeros((W, 2), dtype=bool), "x holds bool"),
             (5, "x is of type int"),
@@ -216,12 +231,39 @@ def dense(
     answers: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """The same optimum by non-negative least squares on the whole matrix."""
+    found, _ = nnls(*system(tree, features, node_weights, step_weights, cell_weights, answers))
+    return np.asarray(found.reshape(-1, W))
+
+
+def by_clarabel(matrix: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The same optimum by an interior point on the normal equations."""
+    n = matrix.shape[1]
+    settings = clarabel.DefaultSettings()
+    settings.verbose = False
+    settings.tol_gap_abs = settings.tol_gap_rel = settings.tol_feas = 1e-12
+    hessian = sparse.csc_matrix(sparse.triu(matrix.T @ matrix))
+    cones = [clarabel.NonnegativeConeT(n)]
+    positivity = sparse.csc_matrix(-sparse.eye_array(n))
+    solver = clarabel.DefaultSolver(hessian, -matrix.T @ right, positivity, np.zeros(n), cones, settings)
+    solution = solver.solve()
+    assert solution.status == clarabel.SolverStatus.Solved
+    return np.asarray(solution.x)
+
+
+def system(
+    tree: ops.Hierarchy,
+    features: list[ops.Feature],
+    node_weights: NDArray[np.float64],
+    step_weights: NDArray[np.float64],
+    cell_weights: list[float],
+    answers: NDArray[np.float64],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The whole least-squares problem, dense: a row for every answer, scaled by the root of its weight."""
     time = np.vstack([np.eye(W)] + [np.eye(f.size)[:, list(f.labels)] for f in features])
     weights = np.concatenate([step_weights, *(np.full(f.size, c) for f, c in zip(features, cell_weights, strict=True))])
     nodes = tree.sums(np.eye(tree.leaf_positions.size))
     roots = np.sqrt(np.outer(node_weights, weights)).ravel()
-    found, _ = nnls(np.kron(nodes, time) * roots[:, None], answers.ravel() * roots)
-    return np.asarray(found.reshape(-1, W))
+    return np.kron(nodes, time) * roots[:, None], answers.ravel() * roots
 
 
 @pytest.mark.slow

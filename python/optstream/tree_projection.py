@@ -47,7 +47,7 @@ class TreeProjection:
         time = np.diag(step_weights)
         for labels, weight in labelled:
             time += weight * np.equal.outer(labels, labels)
-        inverse = np.linalg.inv(time)
+        inverse = np.asarray(np.linalg.inv(time), dtype=np.float64)
         self._problem = _core.Product(hierarchy.parents, weights, step_weights.tolist(), labelled, inverse)
 
     def project(self, steps: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -9,6 +9,7 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from optstream import _core
+from optstream.errors import DataError
 from optstream.frames import read_leaves
 
 if TYPE_CHECKING:
@@ -74,14 +75,17 @@ def release_tree(
     hierarchy, w = measurement.hierarchy, statement.guarantee.w
     data, restore = read_leaves(x, hierarchy, w)
     # Everything is looked at before anything is drawn.
-    units = _core.quantise(data, bounds, grid)
-    periods = len(units) // w
-    values = np.empty((len(units), len(hierarchy.nodes)))
+    for row, column in np.argwhere(~np.isfinite(data)):
+        name = hierarchy.leaves[column]
+        raise DataError(f"x holds {data[row, column]} in row {row} of {name!r}, but must be finite")
+    periods = len(data) // w
+    values = np.empty((len(data), len(hierarchy.nodes)))
     sums = tuple(np.empty((periods, feature.size, len(hierarchy.nodes))) for feature in features)
     cells_of = [np.eye(feature.size, dtype=np.int64)[:, list(feature.labels)] for feature in features]
     for period in tqdm(range(periods), desc="releasing", unit="period", disable=None, leave=False):
         rows = slice(period * w, (period + 1) * w)
-        steps, cells = measurement.measure(np.ascontiguousarray(units[rows].T))
+        units = _core.quantise(data[rows], bounds, grid)
+        steps, cells = measurement.measure(np.ascontiguousarray(units.T))
         leaves = measurement.projection.project(steps, cells)
         # Whole grid steps, so that every sum of them is exact.
         nodes = hierarchy.sums(np.round(np.maximum(leaves, 0) / grid).astype(np.int64))

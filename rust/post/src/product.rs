@@ -452,3 +452,58 @@ fn largest(values: &[f64]) -> f64 {
     }
     found.into_iter().fold(0.0, f64::max)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A root with two leaves, two steps and their total; all weights one. `T = [[2, 1], [1, 2]]`.
+    fn small() -> Product {
+        let inverse = [2.0 / 3.0, -1.0 / 3.0, -1.0 / 3.0, 2.0 / 3.0];
+        Product::new(&[None, Some(0), Some(0)], &[1.0; 3], &[1.0; 2], &[(vec![0, 0], 1.0)], &inverse).unwrap()
+    }
+
+    #[test]
+    fn answers_that_add_up_are_returned_unchanged() {
+        let (steps, cells) = ([4.0, 6.0, 1.0, 2.0, 3.0, 4.0], [10.0, 3.0, 7.0]);
+        let found = small().project(&steps, &cells).unwrap();
+        for (found, expected) in found.iter().zip([1.0, 2.0, 3.0, 4.0]) {
+            assert!((found - expected).abs() < 1e-9, "{found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn negative_answers_end_at_zero() {
+        let found = small().project(&[-5.0; 6], &[-5.0; 3]).unwrap();
+        assert_eq!(found, [0.0; 4]);
+    }
+
+    #[test]
+    fn the_inverse_of_time_decides_speed_and_not_the_optimum() {
+        let wrong = Product { time_inverse: vec![5.0, 0.0, 0.0, 0.1], ..small() };
+        let (steps, cells) = ([4.0, -6.0, 1.0, 2.0, -3.0, 4.0], [9.0, -3.0, 7.0]);
+        let expected = small().project(&steps, &cells).unwrap();
+        for (found, expected) in wrong.project(&steps, &cells).unwrap().iter().zip(expected) {
+            assert!((found - expected).abs() < 1e-8, "{found} for {expected}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_problem_is_refused() {
+        let make = |parents: &[Option<usize>], nodes: &[f64], steps: &[f64], labels: Vec<usize>, inverse: &[f64]| {
+            Product::new(parents, nodes, steps, &[(labels, 1.0)], inverse)
+        };
+        assert!(make(&[None], &[1.0], &[1.0], vec![0], &[1.0]).is_ok());
+        assert!(make(&[], &[], &[1.0], vec![0], &[1.0]).is_err());
+        assert!(make(&[None], &[1.0], &[], vec![], &[]).is_err());
+        assert!(make(&[None, None], &[1.0; 2], &[1.0], vec![0], &[1.0]).is_err());
+        assert!(make(&[Some(0)], &[1.0], &[1.0], vec![0], &[1.0]).is_err());
+        assert!(make(&[None, Some(1)], &[1.0; 2], &[1.0], vec![0], &[1.0]).is_err());
+        assert!(make(&[None], &[0.0], &[1.0], vec![0], &[1.0]).is_err());
+        assert!(make(&[None], &[1.0], &[f64::NAN], vec![0], &[1.0]).is_err());
+        assert!(make(&[None], &[1.0], &[1.0], vec![0, 0], &[1.0]).is_err());
+        assert!(make(&[None], &[1.0], &[1.0], vec![0], &[]).is_err());
+        assert!(small().project(&[0.0; 5], &[0.0; 3]).is_err());
+        assert!(small().project(&[0.0; 6], &[0.0, f64::NAN, 0.0]).is_err());
+    }
+}
