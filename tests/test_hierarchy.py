@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import io
 import itertools
+import os
 import pickle
+import pty
+import struct
+import subprocess
+import sys
+import termios
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -293,3 +300,26 @@ def test_the_papers_tree_end_to_end(source: str) -> None:
     # Nearer to the truth than a constant.
     error = np.abs(values["france"] - frame.sum(axis=1)).mean()
     assert error < np.abs(frame.sum(axis=1) - frame.sum(axis=1).mean()).mean()
+
+
+LONG_RUN = """
+import numpy as np, optstream as ops
+tree = ops.Hierarchy.nested({"nation": ["north", "south"]})
+made = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(k=2), bounds=(0, 9), hierarchy=tree)
+print(made.release(np.ones((4000, 2))).values.shape)
+"""
+
+
+def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
+    command = [sys.executable, "-c", LONG_RUN]
+    quiet = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert quiet.stdout == "(4000, 3)\n"
+    assert not quiet.stderr
+    master, terminal = pty.openpty()
+    fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
+    shown = subprocess.run(command, stdout=subprocess.PIPE, stderr=terminal, text=True, check=True)
+    os.set_blocking(master, False)
+    assert shown.stdout == quiet.stdout
+    assert "releasing" in os.read(master, 100_000).decode()
+    os.close(terminal)
+    os.close(master)

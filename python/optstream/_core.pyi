@@ -6,7 +6,18 @@ from typing import final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["CuratorKey", "Forest", "Plan", "Product", "above_threshold", "cube", "default_grid", "laplace", "quantise"]
+__all__ = [
+    "CuratorKey",
+    "Forest",
+    "Plan",
+    "Product",
+    "above_threshold",
+    "cube",
+    "default_grid",
+    "laplace",
+    "max_threads",
+    "quantise",
+]
 
 @final
 class CuratorKey:
@@ -84,4 +95,5 @@ def above_threshold(
     bounds: tuple[float, float],
     grid: float | None,
 ) -> NDArray[np.bool_]: ...
+def max_threads() -> int: ...
 def default_grid(sensitivity: float) -> float: ...

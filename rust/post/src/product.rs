@@ -176,32 +176,32 @@ impl Product {
         let w = self.step_weight.len();
         for (node, &parent) in self.parent.iter().enumerate() {
             let (before, row) = nodes.split_at_mut(node * w);
-            let row = &mut row[..w];
-            let weight = self.node_weight[node];
-            match parent {
-                Some(parent) => {
-                    row.iter_mut()
-                        .zip(&before[parent * w..])
-                        .for_each(|(value, above)| *value = *value * weight + above);
-                }
-                None => row.iter_mut().for_each(|value| *value *= weight),
+            let (row, weight) = (&mut row[..w], self.node_weight[node]);
+            for value in row.iter_mut() {
+                *value *= weight;
+            }
+            if let Some(parent) = parent {
+                row.iter_mut().zip(&before[parent * w..]).for_each(|(value, above)| *value += above);
+            }
+            if let Some(leaf) = self.leaf[node] {
+                leaves[leaf * w..(leaf + 1) * w].copy_from_slice(row);
             }
         }
-        self.gather(nodes, leaves);
     }
 
-    /// Copies the rows of the leaves from those of all nodes.
-    fn gather(&self, nodes: &[f64], leaves: &mut [f64]) {
-        let w = self.step_weight.len();
-        for (row, &node) in leaves.chunks_mut(w).zip(&self.leaves) {
-            row.copy_from_slice(&nodes[node * w..(node + 1) * w]);
+    /// Sets the rows of the inner nodes to zero.
+    fn clear_inner(&self, nodes: &mut [f64]) {
+        for (row, leaf) in nodes.chunks_mut(self.step_weight.len()).zip(&self.leaf) {
+            if leaf.is_none() {
+                row.fill(0.0);
+            }
         }
     }
 
     /// `(H x T) z`, with `nodes` as scratch memory of a row per node.
     fn multiply(&self, leaves: &[f64], nodes: &mut [f64], out: &mut [f64]) {
         let w = self.step_weight.len();
-        nodes.fill(0.0);
+        self.clear_inner(nodes);
         let mut sums = Vec::new();
         for (row, &node) in leaves.chunks(w).zip(&self.leaves) {
             let along = &mut nodes[node * w..(node + 1) * w];
@@ -270,7 +270,7 @@ impl Work {
             out.iter_mut().zip(&problem.diagonal).for_each(|(value, diagonal)| *value *= diagonal);
         }
         let inverse = Inverse::of(problem, &self.free);
-        inverse.multiply(problem, &along_time, &self.free, &mut self.nodes, &mut self.found);
+        inverse.multiply(problem, &along_time, &mut self.nodes, &mut self.found);
         for (value, free) in self.found.iter_mut().zip(&mut self.free) {
             if *value < 0.0 {
                 (*value, *free) = (0.0, 0.0);
@@ -330,7 +330,7 @@ impl Work {
             if largest(&residual) <= accuracy * self.scale {
                 return Ok(());
             }
-            inverse.multiply(problem, &residual, &self.free, &mut self.nodes, &mut conditioned);
+            inverse.multiply(problem, &residual, &mut self.nodes, &mut conditioned);
             let slope = dot(&residual, &conditioned);
             let ratio = slope / last;
             direction.iter_mut().zip(&conditioned).for_each(|(old, new)| *old = new + ratio * *old);
@@ -397,11 +397,11 @@ impl Inverse {
         Self { gain, factor }
     }
 
-    fn multiply(&self, problem: &Product, right: &[f64], free: &[f64], nodes: &mut [Vec<f64>; 2], out: &mut [f64]) {
+    fn multiply(&self, problem: &Product, right: &[f64], nodes: &mut [Vec<f64>; 2], out: &mut [f64]) {
         let w = problem.step_weight.len();
         let [sums, above] = nodes;
         // Upwards: `p` of every node.
-        sums.fill(0.0);
+        problem.clear_inner(sums);
         for (row, &node) in right.chunks(w).zip(&problem.leaves) {
             sums[node * w..(node + 1) * w].copy_from_slice(row);
         }
@@ -413,19 +413,25 @@ impl Inverse {
                 before[parent * w..(parent + 1) * w].iter_mut().zip(&*row).for_each(|(sum, value)| *sum += value);
             }
         }
-        // Downwards: what lies above, then the sums themselves.
+        // Downwards: the sums themselves, and for inner nodes what lies above their children.
         for (node, &parent) in problem.parent.iter().enumerate() {
-            let (before, row) = above.split_at_mut(node * w);
-            let (row, sums, gain) = (&mut row[..w], &mut sums[node * w..(node + 1) * w], &self.gain[node * w..]);
-            let start = parent.map_or(&[][..], |parent| &before[parent * w..(parent + 1) * w]);
-            for (step, value) in row.iter_mut().enumerate() {
-                let higher = start.get(step).copied().unwrap_or(0.0);
-                sums[step] -= gain[step] * higher;
-                *value = higher + problem.node_weight[node] * sums[step];
+            let (before, below) = above.split_at_mut(node * w);
+            let sums = &mut sums[node * w..(node + 1) * w];
+            let higher = parent.map(|parent| &before[parent * w..(parent + 1) * w]);
+            if let Some(higher) = higher {
+                let gains = self.gain[node * w..].iter().zip(higher);
+                sums.iter_mut().zip(gains).for_each(|(sum, (gain, higher))| *sum -= gain * higher);
+            }
+            if let Some(leaf) = problem.leaf[node] {
+                out[leaf * w..(leaf + 1) * w].copy_from_slice(sums);
+                continue;
+            }
+            let weight = problem.node_weight[node];
+            below.iter_mut().zip(&*sums).for_each(|(below, sum)| *below = weight * sum);
+            if let Some(higher) = higher {
+                below.iter_mut().zip(higher).for_each(|(below, higher)| *below += higher);
             }
         }
-        problem.gather(sums, out);
-        out.iter_mut().zip(free).for_each(|(value, free)| *value *= free);
     }
 }
 
