@@ -222,6 +222,13 @@ class TestRelease:
         with pytest.raises(ops.OptStreamError, match=message):
             mechanism(ops.Hierarchy.nested({"nation": ["north", "south"]})).release(x)
 
+    def test_noise_as_large_as_can_be_still_adds_up(self) -> None:
+        tree = ops.Hierarchy.nested({"nation": [f"r{i}" for i in range(40)]})
+        made = mechanism(tree, guarantee=ops.Guarantee(epsilon=1e-10, w=W), grid=1.0, bounds=(0, 100))
+        values = made.release(np.ones((20 * W, 40))).values
+        assert values.max() > 1e10
+        np.testing.assert_array_equal(values[:, 0], values[:, 1:].sum(axis=1))
+
     def test_parents_are_sums_of_quantised_leaves(self) -> None:
         # Ten leaves at 0.3 grid steps are zero each, and so is their sum, which in floats would round to three.
         tree = ops.Hierarchy.nested({"nation": [f"r{i}" for i in range(10)]})

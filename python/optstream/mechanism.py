@@ -57,8 +57,9 @@ class OptStream:
     Args:
         guarantee: What is promised.
         sample: Which steps of a period are measured: :class:`EqualSampling` or :class:`L1Sampling`.
-        features: Partitions whose sums are measured too and made consistent with the steps. None by default: sound
-            sums cost more than they give, so use them where consistent totals are wanted.
+        features: Partitions whose sums are measured too and made consistent with the steps, all of them non-negative.
+            None by default: sound sums cost more than they give, so use them where consistent totals are wanted.
+            Without features and hierarchy nothing is projected, and noise may make a value negative.
         split: Shares of the budget for the stages that read data, in the order sample, perturb, features; equal by
             default. Equal sampling reads nothing and has no share.
         bounds: Public lower and upper bound of the values, which are clamped to them.

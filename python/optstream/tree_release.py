@@ -89,8 +89,8 @@ def release_tree(
         units = _core.quantise(data[rows], bounds, grid)
         steps, cells = measurement.measure(np.ascontiguousarray(units.T))
         leaves = measurement.projection.project(steps, cells)
-        # Whole grid steps, so that every sum of them is exact.
-        nodes = hierarchy.sums(np.round(np.maximum(leaves, 0) / grid).astype(np.int64))
+        # Whole grid steps, so that every sum of them is exact; no sum leaves 64 bits, however much noise there is.
+        nodes = hierarchy.sums(np.round(np.clip(leaves / grid, 0, 2**61 / len(leaves))).astype(np.int64))
         values[rows] = nodes.T * grid
         for cell_sums, membership in zip(sums, cells_of, strict=True):
             cell_sums[period] = (membership @ nodes.T) * grid

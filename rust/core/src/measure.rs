@@ -64,6 +64,11 @@ impl Plan {
             let bound = format!("from 1 to 2^61 grid steps divided by the largest bound, {largest} grid steps");
             return Err(Error::parameter("w", length, bound));
         }
+        // A sampler refuses larger values, which must not depend on the data.
+        if matches!(sampling, Sampling::Adaptive(_)) && largest > 1 << 53 {
+            let bound = "at most 2^53 grid steps for adaptive sampling (or use a coarser grid)";
+            return Err(Error::parameter("largest value", format!("{largest} grid steps"), bound));
+        }
         if let Sampling::Fixed(steps) = &sampling
             && (steps.is_empty()
                 || !steps.is_sorted_by(|a, b| a < b)
@@ -156,6 +161,7 @@ mod tests {
     use super::*;
     use crate::ratio::Ratio;
     use crate::rng::Key;
+    use crate::svt::{SparseVector, Unit};
 
     /// A scale so small that all noise is zero: the measurements themselves show.
     fn silent() -> Scale {
@@ -192,6 +198,10 @@ mod tests {
         assert!(plan(4, 1, &[3, 0], vec![]).is_err());
         assert!(plan(4, 1, &[0, 4], vec![]).is_err());
         assert!(plan(4, 1, &[0, 3], vec![feature(&[0, 0, 0])]).is_err());
+        let vector = SparseVector::new(silent(), silent(), 1);
+        let sampler = L1Sampler::new(4, 3, 0, vector, Unit::Common).unwrap();
+        assert!(Plan::new(4, 1 << 53, Sampling::Adaptive(sampler), silent(), vec![]).is_ok());
+        assert!(Plan::new(4, (1 << 53) + 1, Sampling::Adaptive(sampler), silent(), vec![]).is_err());
         let fine = plan(4, 1, &[0, 3], vec![]).unwrap();
         assert!(fine.measure(&[1, 2, 3], &mut Key::from_entropy().unwrap().stream(0), &mut Period::default()).is_err());
     }
