@@ -15,7 +15,6 @@ __all__ = [
     "cube",
     "default_grid",
     "laplace",
-    "max_threads",
     "quantise",
 ]
 
@@ -95,5 +94,4 @@ def above_threshold(
     bounds: tuple[float, float],
     grid: float | None,
 ) -> NDArray[np.bool_]: ...
-def max_threads() -> int: ...
 def default_grid(sensitivity: float) -> float: ...

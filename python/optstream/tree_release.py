@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -83,8 +82,7 @@ def release_tree(
     values = np.empty((len(data), len(hierarchy.nodes)))
     sums = tuple(np.empty((periods, feature.size, len(hierarchy.nodes))) for feature in features)
     cells_of = [np.eye(feature.size, dtype=np.int64)[:, list(feature.labels)] for feature in features]
-
-    def release_period(period: int) -> None:
+    for period in tqdm(range(periods), desc="releasing", unit="period", disable=None, leave=False):
         rows = slice(period * w, (period + 1) * w)
         units = _core.quantise(data[rows], bounds, grid)
         steps, cells = measurement.measure(np.ascontiguousarray(units.T))
@@ -94,10 +92,4 @@ def release_tree(
         values[rows] = nodes.T * grid
         for cell_sums, membership in zip(sums, cells_of, strict=True):
             cell_sums[period] = (membership @ nodes.T) * grid
-
-    # Rust works without the interpreter's lock, so that threads share the periods.
-    with ThreadPoolExecutor(min(_core.max_threads(), periods)) as pool:
-        done = pool.map(release_period, range(periods))
-        for _ in tqdm(done, total=periods, desc="releasing", unit="period", disable=None, leave=False):
-            pass
     return TreeRelease(values=restore(values), hierarchy=hierarchy, features=sums, statement=statement)

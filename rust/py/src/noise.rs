@@ -84,14 +84,11 @@ fn key(retry: Option<(PyRef<'_, CuratorKey>, Vec<PyBackedBytes>)>, units: &[i64]
     }
 }
 
-/// Threads for a batch of so many values.
+/// Threads for a batch: what the machine gives this process, or fewer if `OPTSTREAM_MAX_THREADS` says so.
 pub fn threads(length: usize) -> usize {
-    if length < WORTH_THREADS { 1 } else { max_threads() }
-}
-
-/// The threads that the machine gives this process, or fewer if `OPTSTREAM_MAX_THREADS` says so.
-#[pyfunction]
-pub fn max_threads() -> usize {
+    if length < WORTH_THREADS {
+        return 1;
+    }
     let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     let limit = std::env::var("OPTSTREAM_MAX_THREADS").ok().and_then(|text| text.parse().ok());
     limit.unwrap_or(available).clamp(1, available)
