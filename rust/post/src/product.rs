@@ -32,10 +32,9 @@ pub struct Product {
     /// For each node the parent, which comes before it; the first node is the root.
     parent: Vec<Option<usize>>,
     node_weight: Vec<f64>,
-    /// The nodes that are leaves, in order.
+    /// The nodes that are leaves, in order, and those that are not.
     leaves: Vec<usize>,
-    /// For each node its position among the leaves, if it is one.
-    leaf: Vec<Option<usize>>,
+    inner: Vec<usize>,
     step_weight: Vec<f64>,
     /// For each feature the cell of each step, the number of cells and the weight.
     features: Vec<(Vec<usize>, usize, f64)>,
@@ -91,18 +90,14 @@ impl Product {
         for (labels, _) in features {
             Error::unless_length("length of labels", labels.len(), step_weights.len())?;
         }
-        let leaves: Vec<usize> = (0..parents.len()).filter(|&node| is_leaf[node]).collect();
-        let mut leaf = vec![None; parents.len()];
-        for (position, &node) in leaves.iter().enumerate() {
-            leaf[node] = Some(position);
-        }
+        let (leaves, inner) = (0..parents.len()).partition(|&node| is_leaf[node]);
         let total: f64 = feature_weights.iter().sum();
         let cells = |labels: &[usize]| labels.iter().max().map_or(0, |last| last + 1);
         Ok(Self {
             parent: parents.to_vec(),
             node_weight: node_weights.to_vec(),
             leaves,
-            leaf,
+            inner,
             step_weight: step_weights.to_vec(),
             features: features.iter().map(|(labels, weight)| (labels.clone(), cells(labels), *weight)).collect(),
             diagonal: step_weights.iter().map(|weight| weight + total).collect(),
@@ -174,27 +169,33 @@ impl Product {
     /// Multiplies the rows of the nodes by their weights and sums them along the path to each leaf.
     fn path_sums(&self, nodes: &mut [f64], leaves: &mut [f64]) {
         let w = self.step_weight.len();
-        for (node, &parent) in self.parent.iter().enumerate() {
+        for &node in &self.inner {
             let (before, row) = nodes.split_at_mut(node * w);
-            let (row, weight) = (&mut row[..w], self.node_weight[node]);
-            for value in row.iter_mut() {
-                *value *= weight;
-            }
-            if let Some(parent) = parent {
-                row.iter_mut().zip(&before[parent * w..]).for_each(|(value, above)| *value += above);
-            }
-            if let Some(leaf) = self.leaf[node] {
-                leaves[leaf * w..(leaf + 1) * w].copy_from_slice(row);
+            weigh(&mut row[..w], self.node_weight[node], self.parent[node].map(|parent| &before[parent * w..]));
+        }
+        for (out, &node) in leaves.chunks_mut(w).zip(&self.leaves) {
+            out.copy_from_slice(&nodes[node * w..(node + 1) * w]);
+            weigh(out, self.node_weight[node], self.parent[node].map(|parent| &nodes[parent * w..]));
+        }
+    }
+
+    /// Adds the row of every inner node to that of its parent, children first, after `visit` has seen it.
+    fn add_upwards(&self, nodes: &mut [f64], visit: impl Fn(usize, &mut [f64])) {
+        let w = self.step_weight.len();
+        for &node in self.inner.iter().rev() {
+            let (before, row) = nodes.split_at_mut(node * w);
+            visit(node, &mut row[..w]);
+            if let Some(parent) = self.parent[node] {
+                add(&mut before[parent * w..], &row[..w]);
             }
         }
     }
 
     /// Sets the rows of the inner nodes to zero.
     fn clear_inner(&self, nodes: &mut [f64]) {
-        for (row, leaf) in nodes.chunks_mut(self.step_weight.len()).zip(&self.leaf) {
-            if leaf.is_none() {
-                row.fill(0.0);
-            }
+        let w = self.step_weight.len();
+        for &node in &self.inner {
+            nodes[node * w..(node + 1) * w].fill(0.0);
         }
     }
 
@@ -215,13 +216,12 @@ impl Product {
                 row.iter().zip(labels).for_each(|(value, &label)| sums[label] += value);
                 along.iter_mut().zip(labels).for_each(|(value, &label)| *value += weight * sums[label]);
             }
-        }
-        for (node, &parent) in self.parent.iter().enumerate().rev() {
-            if let Some(parent) = parent {
-                let (before, row) = nodes.split_at_mut(node * w);
-                before[parent * w..(parent + 1) * w].iter_mut().zip(&row[..w]).for_each(|(sum, value)| *sum += value);
+            if let Some(parent) = self.parent[node] {
+                let (before, along) = nodes.split_at_mut(node * w);
+                add(&mut before[parent * w..], &along[..w]);
             }
         }
+        self.add_upwards(nodes, |_, _| {});
         self.path_sums(nodes, out);
     }
 }
@@ -378,20 +378,26 @@ impl Inverse {
         let w = problem.step_weight.len();
         let mut gain = vec![0.0; problem.parent.len() * w];
         let mut factor = vec![0.0; gain.len()];
-        for node in (0..problem.parent.len()).rev() {
-            let (weight, rows) = (problem.node_weight[node], node * w..(node + 1) * w);
-            for (step, at) in rows.enumerate() {
-                if let Some(leaf) = problem.leaf[node] {
-                    gain[at] = free[leaf * w + step] / weight;
-                    factor[at] = gain[at] / problem.diagonal[step];
-                } else {
-                    factor[at] = 1.0 / (1.0 + weight * gain[at]);
-                    gain[at] *= factor[at];
-                }
+        for (free, &node) in free.chunks(w).zip(&problem.leaves) {
+            let (before, row) = gain.split_at_mut(node * w);
+            let factor = &mut factor[node * w..];
+            for (step, free) in free.iter().enumerate() {
+                row[step] = free / problem.node_weight[node];
+                factor[step] = row[step] / problem.diagonal[step];
             }
             if let Some(parent) = problem.parent[node] {
-                let (before, row) = gain.split_at_mut(node * w);
-                before[parent * w..(parent + 1) * w].iter_mut().zip(&row[..w]).for_each(|(sum, value)| *sum += value);
+                add(&mut before[parent * w..], &row[..w]);
+            }
+        }
+        for &node in problem.inner.iter().rev() {
+            let (before, row) = gain.split_at_mut(node * w);
+            let factor = &mut factor[node * w..];
+            for (gain, factor) in row[..w].iter_mut().zip(factor) {
+                *factor = 1.0 / (1.0 + problem.node_weight[node] * *gain);
+                *gain *= *factor;
+            }
+            if let Some(parent) = problem.parent[node] {
+                add(&mut before[parent * w..], &row[..w]);
             }
         }
         Self { gain, factor }
@@ -402,36 +408,52 @@ impl Inverse {
         let [sums, above] = nodes;
         // Upwards: `p` of every node.
         problem.clear_inner(sums);
-        for (row, &node) in right.chunks(w).zip(&problem.leaves) {
-            sums[node * w..(node + 1) * w].copy_from_slice(row);
-        }
-        for (node, &parent) in problem.parent.iter().enumerate().rev() {
+        for (right, &node) in right.chunks(w).zip(&problem.leaves) {
             let (before, row) = sums.split_at_mut(node * w);
-            let row = &mut row[..w];
+            let factors = &self.factor[node * w..];
+            row.iter_mut().zip(right.iter().zip(factors)).for_each(|(value, (right, factor))| *value = right * factor);
+            if let Some(parent) = problem.parent[node] {
+                add(&mut before[parent * w..], &row[..w]);
+            }
+        }
+        problem.add_upwards(sums, |node, row| {
             row.iter_mut().zip(&self.factor[node * w..]).for_each(|(value, factor)| *value *= factor);
-            if let Some(parent) = parent {
-                before[parent * w..(parent + 1) * w].iter_mut().zip(&*row).for_each(|(sum, value)| *sum += value);
-            }
-        }
+        });
         // Downwards: the sums themselves, and for inner nodes what lies above their children.
-        for (node, &parent) in problem.parent.iter().enumerate() {
+        for &node in &problem.inner {
             let (before, below) = above.split_at_mut(node * w);
+            let higher = problem.parent[node].map(|parent| &before[parent * w..]);
             let sums = &mut sums[node * w..(node + 1) * w];
-            let higher = parent.map(|parent| &before[parent * w..(parent + 1) * w]);
-            if let Some(higher) = higher {
-                let gains = self.gain[node * w..].iter().zip(higher);
-                sums.iter_mut().zip(gains).for_each(|(sum, (gain, higher))| *sum -= gain * higher);
-            }
-            if let Some(leaf) = problem.leaf[node] {
-                out[leaf * w..(leaf + 1) * w].copy_from_slice(sums);
-                continue;
-            }
-            let weight = problem.node_weight[node];
-            below.iter_mut().zip(&*sums).for_each(|(below, sum)| *below = weight * sum);
-            if let Some(higher) = higher {
-                below.iter_mut().zip(higher).for_each(|(below, higher)| *below += higher);
-            }
+            lower(sums, &self.gain[node * w..], higher);
+            below[..w].copy_from_slice(sums);
+            weigh(&mut below[..w], problem.node_weight[node], higher);
         }
+        for (out, &node) in out.chunks_mut(w).zip(&problem.leaves) {
+            out.copy_from_slice(&sums[node * w..(node + 1) * w]);
+            lower(out, &self.gain[node * w..], problem.parent[node].map(|parent| &above[parent * w..]));
+        }
+    }
+}
+
+/// Adds a row to another, which may go on after it.
+fn add(sums: &mut [f64], row: &[f64]) {
+    sums.iter_mut().zip(row).for_each(|(sum, value)| *sum += value);
+}
+
+/// Multiplies a row by a weight and adds what lies above, if anything does.
+fn weigh(row: &mut [f64], weight: f64, above: Option<&[f64]>) {
+    for value in row.iter_mut() {
+        *value *= weight;
+    }
+    if let Some(above) = above {
+        add(row, above);
+    }
+}
+
+/// Takes gain times what lies above off a row, if anything does.
+fn lower(row: &mut [f64], gain: &[f64], above: Option<&[f64]>) {
+    if let Some(above) = above {
+        row.iter_mut().zip(gain.iter().zip(above)).for_each(|(value, (gain, above))| *value -= gain * above);
     }
 }
 
