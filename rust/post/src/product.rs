@@ -17,7 +17,7 @@ use crate::Error;
 /// Largest violation of the conditions of optimality, relative to the largest entry of the right-hand side.
 pub const TOLERANCE: f64 = 1e-9;
 /// How exactly the equations are solved while the signs are still changing, and once they have settled.
-const ROUGH: f64 = 1e-5;
+const ROUGH: f64 = 1e-7;
 const FINE: f64 = 1e-10;
 /// Rounds of exchanges before the solution is given up.
 const ROUNDS: usize = 1000;
