@@ -6,10 +6,14 @@ import math
 from decimal import Decimal
 from fractions import Fraction
 from numbers import Rational
+from typing import TYPE_CHECKING
 
 from optstream.errors import ParameterError, ParameterTypeError
 
-__all__ = ["exact", "shown"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["exact", "shares", "shown"]
 
 
 def exact(name: str, value: float | Fraction | Decimal) -> Fraction:
@@ -29,6 +33,16 @@ def exact(name: str, value: float | Fraction | Decimal) -> Fraction:
         raise ParameterError(f"{name} is {value}, but must be positive and finite")
     # A numpy float is a float whose own repr is not a number.
     return Fraction(repr(float(value))) if isinstance(value, float) else Fraction(value)
+
+
+def shares(name: str, split: Sequence[float | Fraction | Decimal]) -> tuple[Fraction, ...]:
+    """Return positive shares divided by their sum.
+
+    >>> shares("split", (1, 3))
+    (Fraction(1, 4), Fraction(3, 4))
+    """
+    parts = [exact(name, share) for share in split]
+    return tuple(part / sum(parts) for part in parts)
 
 
 def shown(value: Fraction) -> str:

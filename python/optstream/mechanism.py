@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from optstream import _core
+from optstream import _core, budget
 from optstream.accounting import epsilon_of, scaled
-from optstream.budget import exact
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.features import Feature
 from optstream.frames import read_periods
@@ -152,14 +151,14 @@ class OptStream:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def _stages(self, budget: _Budget) -> dict[str, list[Cost]]:
+    def _stages(self, spent: _Budget) -> dict[str, list[Cost]]:
         """Return the costs of one period, stage by stage, for the stages that read data."""
         w = self.guarantee.w
         costs = {
-            "sample": [scaled(cost, budget.selection) for cost in self.sample.selection_costs(w)],
-            "perturb": [scaled(cost, budget.sample) for cost in self.sample.sample_costs(w)],
+            "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
+            "perturb": [scaled(cost, spent.sample) for cost in self.sample.sample_costs(w)],
             "features": [
-                scaled(cost, budget.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
+                scaled(cost, spent.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
             ],
         }
         return {name: stage for name, stage in costs.items() if stage}
@@ -173,8 +172,7 @@ class OptStream:
                 f"split has {len(split)} shares, but must have {len(active)}, for the stages that read data: "
                 f"{', '.join(active)}"
             )
-        shares = [exact("split", share) for share in split]
-        return tuple(share / sum(shares) for share in shares)
+        return budget.shares("split", split)
 
     @cached_property
     def _budget(self) -> _Budget:
@@ -189,10 +187,10 @@ class OptStream:
                 feature=epsilon.get("features", Fraction(0)) / max(len(self.features), 1),
             )
         unit = {name: epsilon[name] / epsilon_of(stage, guarantee) for name, stage in self._stages(one).items()}
-        budget = _Budget(unit.get("sample", Fraction(0)), unit["perturb"], unit.get("features", Fraction(0)))
-        total = epsilon_of([cost for stage in self._stages(budget).values() for cost in stage], guarantee)
+        spent = _Budget(unit.get("sample", Fraction(0)), unit["perturb"], unit.get("features", Fraction(0)))
+        total = epsilon_of([cost for stage in self._stages(spent).values() for cost in stage], guarantee)
         factor = guarantee.epsilon / total
-        return _Budget(budget.selection * factor, budget.sample * factor, budget.feature * factor)
+        return _Budget(spent.selection * factor, spent.sample * factor, spent.feature * factor)
 
     @cached_property
     def _plan(self) -> _core.Plan:
@@ -200,15 +198,15 @@ class OptStream:
 
     def _build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
         """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""
-        w, budget = self.guarantee.w, self._budget
+        w, spent = self.guarantee.w, self._budget
         return _core.Plan(
             w=w,
             alpha=self.guarantee.alpha,
             bounds=self.bounds,
             grid=self.grid,
             sampling=self._sampling(),
-            cost=budget.sample,
-            features=[(list(feature.labels), budget.feature) for feature in self.features],
+            cost=spent.sample,
+            features=[(list(feature.labels), spent.feature) for feature in self.features],
             tree=None if parents is None else (parents, self._answer_weights().tolist()),
             streams=streams,
         )
@@ -400,8 +398,7 @@ def _level_shares(
     split = (1,) * levels if split is None else split
     if len(split) != levels:
         raise ParameterError(f"level_split has {len(split)} shares, but must have {levels}, one per level")
-    shares = [exact("level_split", share) for share in split]
-    return tuple(share / sum(shares) for share in shares)
+    return budget.shares("level_split", split)
 
 
 def _check_type(name: str, value: object, *kinds: type) -> None:

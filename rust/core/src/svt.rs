@@ -35,12 +35,6 @@ impl SparseVector {
         Self { threshold_scale, query_scale, limit }
     }
 
-    /// The largest number of positive answers.
-    #[must_use]
-    pub const fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Answers whether `score + nu >= threshold + rho` for one score after the other, with one `rho` for the whole call
     /// and a fresh `nu` for each score. Ends with the last score or with positive answer number `limit`, if that is
     /// earlier; a limit of 0 gives no answer and draws nothing.

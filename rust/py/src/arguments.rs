@@ -1,5 +1,7 @@
 //! How Python arguments are read: strictly, and with messages that name them.
 
+use std::borrow::Cow;
+
 use numpy::{PyArrayDescrMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
 use optstream_core::Error;
 use optstream_core::ratio::Ratio;
@@ -31,6 +33,16 @@ pub fn array<'py>(
         Err(_) => format!("of type {}", value.get_type().name()?),
     };
     Err(wrong_type(name, &given, wanted))
+}
+
+/// The values of an array row by row.
+///
+/// numpy's column-major arrays are slices too, but in an order that would mix the rows, that is blocks or periods.
+pub fn row_major<'a>(array: &'a PyReadonlyArrayDyn<'_, f64>) -> Cow<'a, [f64]> {
+    match array.as_slice() {
+        Ok(slice) if array.is_c_contiguous() => Cow::Borrowed(slice),
+        _ => Cow::Owned(array.as_array().iter().copied().collect()),
+    }
 }
 
 /// A real number, not a bool.

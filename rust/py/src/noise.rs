@@ -10,7 +10,7 @@ use optstream_core::svt::SparseVector;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 
-use crate::arguments::{array, budget, number, pair};
+use crate::arguments::{array, budget, number, pair, row_major};
 use crate::errors::{raise, wrong_type};
 
 /// A curator's secret of 32 random bytes, for noise that a retry repeats bit for bit.
@@ -64,12 +64,8 @@ impl Request {
         };
         let grid = Grid::new(step, lower, upper).map_err(raise)?;
         let scale = Scale::new(grid.sensitivity(sensitivity).map_err(raise)?, &epsilon).map_err(raise)?;
-        // `as_slice` also accepts column-major arrays, whose memory order would mix the rows, that is the blocks.
-        let units = match values.as_slice() {
-            Ok(slice) if values.is_c_contiguous() => grid.quantise(slice),
-            _ => grid.quantise(&values.as_array().iter().copied().collect::<Vec<f64>>()),
-        };
-        Ok(Self { grid, scale, units: units.map_err(raise)?, shape: values.shape().to_vec() })
+        let units = grid.quantise(&row_major(&values)).map_err(raise)?;
+        Ok(Self { grid, scale, units, shape: values.shape().to_vec() })
     }
 }
 

@@ -13,7 +13,7 @@ use optstream_post::product::Product as ProductProblem;
 use optstream_post::tree::{Tree, Workspace};
 use pyo3::prelude::*;
 
-use crate::arguments::{array, budget, number, pair};
+use crate::arguments::{array, budget, number, pair, row_major};
 use crate::errors::{raise, raise_post};
 use crate::noise::threads;
 
@@ -109,16 +109,9 @@ impl Plan {
     fn release<'py>(&self, py: Python<'py>, values: &Bound<'py, PyAny>) -> PyResult<Arrays<'py>> {
         let values = array("values", values, &[2])?;
         let rows = values.shape()[0];
-        let owned: Vec<f64>;
-        let slice = match values.as_slice() {
-            Ok(slice) if values.is_c_contiguous() => slice,
-            _ => {
-                owned = values.as_array().iter().copied().collect();
-                &owned
-            }
-        };
+        let slice = row_major(&values);
         // Everything is looked at before anything is drawn.
-        check(slice).map_err(raise)?;
+        check(&slice).map_err(raise)?;
         let key = Key::from_entropy().map_err(raise)?;
         let (w, cells) = (self.measurement.length(), self.measurement.cells());
         let mut released = Released::with_capacity(rows, w, cells);
@@ -235,8 +228,7 @@ pub fn quantise<'py>(
     let values = array("values", values, &[2])?;
     let (lower, upper) = pair("bounds", bounds)?;
     let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
-    let owned: Vec<f64> = values.as_array().iter().copied().collect();
-    let units = grid.quantise(&owned).map_err(raise)?;
+    let units = grid.quantise(&row_major(&values)).map_err(raise)?;
     units.into_pyarray(py).reshape([values.shape()[0], values.shape()[1]])
 }
 
