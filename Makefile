@@ -21,7 +21,7 @@ $(STAMPS)/venv: pyproject.toml
 	@touch $@
 
 $(STAMPS)/build: $(STAMPS)/venv $(RUST)
-	$(BIN)/python -m pip install --quiet --editable .
+	$(BIN)/python -m pip install --quiet --editable '.[cli,postgres,service]'
 	@touch $@
 
 $(STAMPS)/%: $(STAMPS)/venv

@@ -21,6 +21,7 @@ __all__ = [
 @final
 class CuratorKey:
     def __new__(cls, secret: bytes) -> CuratorKey: ...
+    def digest(self, context: Sequence[bytes], units: NDArray[np.int64]) -> bytes: ...
 
 @final
 class Plan:
@@ -44,7 +45,7 @@ class Plan:
     @property
     def feature_scales(self) -> list[tuple[int, int]]: ...
     def measure(
-        self, units: NDArray[np.int64]
+        self, units: NDArray[np.int64], retry: tuple[CuratorKey, Sequence[bytes]] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
     def release(
         self, values: NDArray[np.float64]

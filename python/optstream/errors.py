@@ -59,3 +59,35 @@ class SolverError(OptStreamError, RuntimeError):
     >>> issubclass(SolverError, RuntimeError)
     True
     """
+
+
+class StreamError(OptStreamError, ValueError):
+    """An observation came late, twice, out of order or not at all; the stream is as it was before.
+
+    >>> issubclass(StreamError, ValueError)
+    True
+    """
+
+
+class LedgerError(OptStreamError, RuntimeError):
+    """The ledger cannot be opened, read or written; nothing was released.
+
+    >>> issubclass(LedgerError, RuntimeError)
+    True
+    """
+
+
+class BudgetError(LedgerError):
+    """A release would make some window cost more than the stream's policy allows; nothing was charged.
+
+    >>> issubclass(BudgetError, LedgerError)
+    True
+    """
+
+
+class ConflictError(LedgerError):
+    """A period was released already from other data or with another plan; nothing was charged.
+
+    >>> issubclass(ConflictError, LedgerError)
+    True
+    """

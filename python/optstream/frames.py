@@ -95,7 +95,9 @@ def read_leaves(
             return released_columns
         return _indexed(nw.from_dict(released_columns, backend=frame.implementation), frame)
 
-    return np.ascontiguousarray(array, dtype=np.float64), restore
+    data = np.ascontiguousarray(array, dtype=np.float64)
+    _check_finite(data, names)
+    return data, restore
 
 
 def _indexed(made: Any, original: Any) -> Any:
@@ -109,6 +111,11 @@ def _indexed(made: Any, original: Any) -> Any:
 def _check_numbers(array: NDArray[Any]) -> None:
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > np.dtype(np.float64).itemsize:
         raise ParameterTypeError(f"x holds {array.dtype}, but must hold real numbers of at most 64 bits")
+
+
+def _check_finite(data: NDArray[np.float64], names: tuple[str, ...]) -> None:
+    for row, column in np.argwhere(~np.isfinite(data)):
+        raise DataError(f"x holds {data[row, column]} in row {row} of {names[column]!r}, but must be finite")
 
 
 def _series(x: Any) -> nw.Series[Any]:

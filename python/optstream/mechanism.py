@@ -10,34 +10,47 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from tqdm.auto import tqdm
 
 from optstream import _core, budget
 from optstream.accounting import epsilon_of, scaled
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.features import Feature
-from optstream.frames import read_periods
+from optstream.frames import read_leaves, read_periods
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
 from optstream.projection import ConvexProjection, tree_of
-from optstream.release import Release, shares_of_right_knot
+from optstream.release import Parts, Release, shares_of_right_knot
 from optstream.sparse_vector import shares
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.tree_projection import TreeProjection
-from optstream.tree_release import TreeMeasurement, release_tree
+from optstream.tree_release import TreeMeasurement, assemble_tree
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from decimal import Decimal
 
     from numpy.typing import NDArray
 
     from optstream.accounting import Cost
 
+    _Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+
 __all__ = ["OptStream"]
 
 RESOLUTION = 1024
 """Noise units per unit of sensitivity in the normalised queries of the sparse vector technique."""
+
+
+@dataclass(frozen=True, repr=False)
+class Periods:
+    """Raw data on its way into a release, as integers of the grid."""
+
+    units: NDArray[np.int64]
+    """An array of periods, streams and steps."""
+    restore: Callable[[NDArray[np.float64]], Any]
+    """Gives released numbers the form of the data."""
 
 
 @dataclass(frozen=True)
@@ -321,17 +334,15 @@ class OptStream:
     def statement(self) -> Statement:
         """What one window costs, stage by stage. No data is needed."""
         guarantee = self.guarantee
-        levels = (self,) if self.hierarchy is None else self._levels
         if self.hierarchy is None:
             stages, assumptions = self._described(), []
         else:
             assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
-            stages = [stage for depth, level in enumerate(levels) for stage in level._described(f"{{}} level {depth}")]
-        # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
-        path = [cost for level in levels for stage in level._true_costs().values() for cost in stage]
+            named = ((level, f"{{}} level {depth}") for depth, level in enumerate(self._levels))
+            stages = [stage for level, name in named for stage in level._described(name)]
         return Statement(
             guarantee=guarantee,
-            epsilon=epsilon_of(path, guarantee),
+            epsilon=epsilon_of(self.costs, guarantee),
             stages=tuple(stages),
             calibration=self.calibration,
             weights=self.weights,
@@ -362,20 +373,68 @@ class OptStream:
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
+        if self.hierarchy is None:
+            rows, restore = read_periods(x, self.guarantee.w)
+            return self._assembled(self._projected(*self._plan.release(rows)), restore)
+        periods = self.read(x)
+        work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
+        return self.assemble([self.draw(units) for units in work], periods.restore)
+
+    @cached_property
+    def costs(self) -> tuple[Cost, ...]:
+        """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
+        # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
+        levels = (self,) if self.hierarchy is None else self._levels
+        return tuple(cost for level in levels for stage in level._true_costs().values() for cost in stage)
+
+    def read(self, x: Any) -> Periods:
+        """Return the data of whole periods as integers of the grid. Nothing is drawn.
+
+        Raises:
+            DataError: The data is empty, not a whole number of periods, or not finite.
+        """
+        w = self.guarantee.w
+        if self.hierarchy is None:
+            rows, restore = read_periods(x, w)
+            return Periods(_core.quantise(rows, self.bounds, self.grid).reshape(-1, 1, w), restore)
+        data, restore = read_leaves(x, self.hierarchy, w)
+        units = _core.quantise(data, self.bounds, self.grid).reshape(-1, w, data.shape[1])
+        return Periods(np.ascontiguousarray(units.transpose(0, 2, 1)), restore)
+
+    def draw(self, units: NDArray[np.int64], retry: tuple[_core.CuratorKey, Sequence[bytes]] | None = None) -> Parts:
+        """Draw the release of one period, given as a row of integers of the grid for every stream.
+
+        With a curator's key and a context the noise is a function of them and of the data, so that a retry repeats it
+        bit for bit. The context must tell apart whatever may be released: see :class:`Ledger`.
+        """
+        if self.hierarchy is None:
+            return Parts(*self._projected(*self._plan.measure(units, retry)))
+        return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
+
+    def assemble(self, parts: Sequence[Parts], restore: Callable[[NDArray[np.float64]], Any]) -> Any:
+        """Return the release of drawn periods in the form of the data that was read."""
         if self.hierarchy is not None:
-            return release_tree(
-                x,
-                self._tree,
+            return assemble_tree(
+                np.stack([part.values for part in parts]),
+                restore,
+                hierarchy=self.hierarchy,
                 features=self.features,
-                bounds=self.bounds,
-                grid=self.grid,
                 statement=self.statement,
             )
-        rows, restore = read_periods(x, self.guarantee.w)
-        steps, cells, knots = self._plan.release(rows)
+        values = np.concatenate([part.values for part in parts])
+        cells = np.concatenate([part.cells for part in parts])
+        knots = np.concatenate([part.knots for part in parts])
+        return self._assembled((values, cells, knots), restore)
+
+    def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
+        """Apply the projection that is not part of the plan, in place."""
         if self._projection is not None:
             for step_row, cell_row in zip(steps, cells, strict=True):
                 step_row[:], cell_row[:] = self._projection.project(step_row, cell_row)
+        return steps, cells, knots.astype(np.int64)
+
+    def _assembled(self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any]) -> Release:
+        steps, cells, knots = arrays
         ends = np.cumsum([0, *(feature.size for feature in self.features)])
         return Release(
             values=restore(steps),

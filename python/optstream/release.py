@@ -8,14 +8,52 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.errors import ParameterError
+from optstream.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.statement import Statement
 
-__all__ = ["Release"]
+__all__ = ["Parts", "Release"]
+
+
+@dataclass(frozen=True, repr=False)
+class Parts:
+    """The private numbers of one period, from which a release is put together; what a ledger stores."""
+
+    values: NDArray[np.float64]
+    """One row of steps, or one for every node."""
+    cells: NDArray[np.float64]
+    """The sums of all features in one row; empty for a hierarchy, whose values give them exactly."""
+    knots: NDArray[np.int64]
+    """The measured steps in one row; empty for a hierarchy."""
+
+    def to_bytes(self) -> bytes:
+        """Return the parts as bytes: the shape of each, then its numbers, all little-endian.
+
+        >>> parts = Parts(np.array([[1.0, 2.0]]), np.empty((1, 0)), np.array([[0, 1]]))
+        >>> Parts.from_bytes(parts.to_bytes()).values
+        array([[1., 2.]])
+        """
+        arrays = (self.values.astype("<f8"), self.cells.astype("<f8"), self.knots.astype("<i8"))
+        shapes = np.array([array.shape for array in arrays], dtype="<u4")
+        return b"".join(part.tobytes() for part in (shapes, *arrays))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Parts:
+        """Return the parts that :meth:`to_bytes` wrote."""
+        shapes = np.frombuffer(data, "<u4", count=6).reshape(3, 2).astype(int)
+        if len(data) != 24 + 8 * sum(rows * columns for rows, columns in shapes):
+            raise DataError(
+                f"stored release has {len(data)} bytes, but its shapes {shapes.tolist()} need another number"
+            )
+        parts, position = [], 24
+        for (rows, columns), kind in zip(shapes, ("<f8", "<f8", "<i8"), strict=True):
+            part = np.frombuffer(data, kind, count=rows * columns, offset=position).reshape(rows, columns)
+            parts.append(part.astype(kind[1:]))
+            position += part.nbytes
+        return cls(*parts)
 
 
 @dataclass(frozen=True, repr=False)
@@ -39,7 +77,7 @@ class Release:
     """For every feature the private sum of each cell, one row per period; equal to the sums of the values."""
     statement: Statement
     _rows: NDArray[np.float64]
-    _knots: NDArray[np.uint64]
+    _knots: NDArray[np.int64]
     _scale: float
     _grid: float
 
@@ -76,7 +114,7 @@ class Release:
         # One row per period, or one for all periods if the measured steps are always the same.
         half = np.empty((len(self._knots), w))
         width = cache(partial(half_width, level=level))
-        for row, knots in zip(half, self._knots.astype(np.int64), strict=True):
+        for row, knots in zip(half, self._knots, strict=True):
             row[:] = [width(share) for share in shares_of_right_knot(knots, w)]
         # Noise moves in whole grid steps, the closed form does not: one step more covers the difference.
         reach = np.broadcast_to(self._scale * half + self._grid, (periods, w))

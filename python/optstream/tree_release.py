@@ -6,23 +6,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
-
-from optstream import _core
-from optstream.errors import DataError
-from optstream.frames import read_leaves
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
+    from optstream import _core
     from optstream.features import Feature
     from optstream.hierarchy import Hierarchy
     from optstream.statement import Statement
     from optstream.tree_projection import TreeProjection
 
-__all__ = ["TreeMeasurement", "TreeRelease", "release_tree"]
+    Retry = tuple[_core.CuratorKey, Sequence[bytes]]
+
+__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,44 +50,44 @@ class TreeMeasurement:
     plans: Sequence[_core.Plan]
     projection: TreeProjection
 
-    def measure(self, leaves: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the noisy steps and cells of all nodes, one row each, from the quantised leaves of one period."""
+    def measure(
+        self, leaves: NDArray[np.int64], retry: Retry | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the noisy steps and cells of all nodes, one row each, from the quantised leaves of one period.
+
+        With a curator's key and a context, which must name the data of all leaves, a retry repeats the noise.
+        """
         units = self.hierarchy.sums(leaves)
         # Nodes are in the order of their levels, so the parts only need to be put one below the other.
         parts = [
-            plan.measure(units[level]) for plan, level in zip(self.plans, self.hierarchy.level_positions, strict=True)
+            plan.measure(units[level], retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")]))
+            for depth, (plan, level) in enumerate(zip(self.plans, self.hierarchy.level_positions, strict=True))
         ]
         return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
 
+    def draw(self, leaves: NDArray[np.int64], grid: float, retry: Retry | None = None) -> NDArray[np.float64]:
+        """Return the released values of one period, one row per node, from its quantised leaves."""
+        found = self.projection.project(*self.measure(leaves, retry))
+        # Whole grid steps, so that every sum of them is exact; no sum leaves 64 bits, however much noise there is.
+        units = np.round(np.clip(found / grid, 0, 2**61 / len(found))).astype(np.int64)
+        return np.asarray(self.hierarchy.sums(units) * grid)
 
-def release_tree(
-    x: Any,
-    measurement: TreeMeasurement,
+
+def assemble_tree(
+    nodes: NDArray[np.float64],
+    restore: Callable[[NDArray[np.float64]], Any],
     *,
+    hierarchy: Hierarchy,
     features: Sequence[Feature],
-    bounds: tuple[float, float],
-    grid: float,
     statement: Statement,
 ) -> TreeRelease:
-    """Release whole periods of all leaves."""
-    hierarchy, w = measurement.hierarchy, statement.guarantee.w
-    data, restore = read_leaves(x, hierarchy, w)
-    # Everything is looked at before anything is drawn.
-    for row, column in np.argwhere(~np.isfinite(data)):
-        name = hierarchy.leaves[column]
-        raise DataError(f"x holds {data[row, column]} in row {row} of {name!r}, but must be finite")
-    periods = len(data) // w
-    values = np.empty((len(data), len(hierarchy.nodes)))
-    sums = tuple(np.empty((periods, feature.size, len(hierarchy.nodes))) for feature in features)
-    cells_of = [np.eye(feature.size, dtype=np.int64)[:, list(feature.labels)] for feature in features]
-    for period in tqdm(range(periods), desc="releasing", unit="period", disable=None, leave=False):
-        rows = slice(period * w, (period + 1) * w)
-        units = _core.quantise(data[rows], bounds, grid)
-        steps, cells = measurement.measure(np.ascontiguousarray(units.T))
-        leaves = measurement.projection.project(steps, cells)
-        # Whole grid steps, so that every sum of them is exact; no sum leaves 64 bits, however much noise there is.
-        nodes = hierarchy.sums(np.round(np.clip(leaves / grid, 0, 2**61 / len(leaves))).astype(np.int64))
-        values[rows] = nodes.T * grid
-        for cell_sums, membership in zip(sums, cells_of, strict=True):
-            cell_sums[period] = (membership @ nodes.T) * grid
-    return TreeRelease(values=restore(values), hierarchy=hierarchy, features=sums, statement=statement)
+    """Return the release of drawn periods, given as an array of periods, nodes and steps."""
+    by_step = nodes.transpose(0, 2, 1)
+    # Sums of whole grid steps are exact.
+    cells = (np.eye(feature.size)[:, list(feature.labels)] for feature in features)
+    return TreeRelease(
+        values=restore(by_step.reshape(-1, nodes.shape[1])),
+        hierarchy=hierarchy,
+        features=tuple(membership @ by_step for membership in cells),
+        statement=statement,
+    )

@@ -73,6 +73,39 @@ impl Secret {
     pub fn new(bytes: [u8; 32]) -> Self {
         Self(Zeroizing::new(bytes))
     }
+
+    /// What stands for data in a ledger: equal for equal data, and without the secret unrelated to it.
+    ///
+    /// # Guarantee
+    /// A pseudorandom function of the context and the data under the secret, and unrelated to every noise key. Whoever
+    /// lacks the secret cannot test a guess of the data against it.
+    #[must_use]
+    pub fn digest(&self, context: &[&[u8]], data: &[i64]) -> [u8; 32] {
+        self.hash(b"optstream data digest 1", context, data)
+    }
+
+    /// A keyed hash. Fields are preceded by their length, so that different lists of fields are different inputs.
+    fn hash(&self, purpose: &[u8], context: &[&[u8]], data: &[i64]) -> [u8; 32] {
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        let mut field = |bytes: &[u8]| {
+            hasher.update(&length(bytes));
+            hasher.update(bytes);
+        };
+        field(purpose);
+        field(&length(context));
+        for part in context {
+            field(part);
+        }
+        field(&length(data));
+        for chunk in data.chunks(512) {
+            let bytes: Zeroizing<Vec<u8>> =
+                Zeroizing::new(chunk.iter().flat_map(|value| value.to_le_bytes()).collect());
+            hasher.update(&bytes);
+        }
+        let hash = *hasher.finalize().as_bytes();
+        hasher.zeroize();
+        hash
+    }
 }
 
 /// The key of one release call. Wiped on drop, never printed.
@@ -95,28 +128,9 @@ impl Key {
     /// The same secret, context and data give the same key, hence bit for bit the same noise, wherever and however
     /// often it is computed. Any change in the context or in the data gives a key that, without the secret, cannot be
     /// told from an independent one (BLAKE3 as a pseudorandom function), so no noise is ever used for two data sets.
-    /// Fields are preceded by their length, so that different lists of fields are different inputs.
     #[must_use]
     pub fn derive(secret: &Secret, context: &[&[u8]], data: &[i64]) -> Self {
-        let mut hasher = blake3::Hasher::new_keyed(&secret.0);
-        let mut field = |bytes: &[u8]| {
-            hasher.update(&length(bytes));
-            hasher.update(bytes);
-        };
-        field(b"optstream noise key 1");
-        field(&length(context));
-        for part in context {
-            field(part);
-        }
-        field(&length(data));
-        for chunk in data.chunks(512) {
-            let bytes: Zeroizing<Vec<u8>> =
-                Zeroizing::new(chunk.iter().flat_map(|value| value.to_le_bytes()).collect());
-            hasher.update(&bytes);
-        }
-        let key = Self(Zeroizing::new(*hasher.finalize().as_bytes()));
-        hasher.zeroize();
-        key
+        Self(Zeroizing::new(secret.hash(b"optstream noise key 1", context, data)))
     }
 
     /// The keystream number `index`. Streams of different indices are independent.

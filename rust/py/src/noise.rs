@@ -1,6 +1,6 @@
 //! Noise on arrays.
 
-use numpy::{IntoPyArray, PyArray1, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use optstream_core::batch::{self, WORTH_THREADS};
 use optstream_core::cube::CubeScale;
 use optstream_core::grid::{Grid, default_step};
@@ -9,6 +9,7 @@ use optstream_core::scale::Scale;
 use optstream_core::svt::SparseVector;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
 
 use crate::arguments::{array, budget, number, pair, row_major};
 use crate::errors::{raise, wrong_type};
@@ -29,6 +30,18 @@ impl CuratorKey {
             .try_into()
             .map_err(|_| wrong_type("secret", &format!("{} bytes long", secret.len()), "32 random bytes"))?;
         Ok(Self { secret: Secret::new(secret) })
+    }
+
+    /// A keyed digest of quantised data in a context; see `optstream_core::rng::Secret::digest`.
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn digest<'py>(
+        &self,
+        py: Python<'py>,
+        context: Vec<PyBackedBytes>,
+        units: &Bound<'py, PyArray2<i64>>,
+    ) -> Bound<'py, PyBytes> {
+        let units: Vec<i64> = units.readonly().as_array().iter().copied().collect();
+        PyBytes::new(py, &self.secret.digest(&fields(&context), &units))
     }
 
     #[expect(clippy::unused_self, reason = "a method of the Python class")]
@@ -69,14 +82,18 @@ impl Request {
     }
 }
 
+/// What makes a release repeatable: a curator's key and the context of the release.
+pub type Retry<'py> = Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>;
+
+fn fields(context: &[PyBackedBytes]) -> Vec<&[u8]> {
+    context.iter().map(|field| &**field).collect()
+}
+
 /// The key of a call: fresh from the operating system, or derived from a curator's key, a context and the data.
-fn key(retry: Option<(PyRef<'_, CuratorKey>, Vec<PyBackedBytes>)>, units: &[i64]) -> PyResult<Key> {
+pub fn key(retry: Retry<'_>, units: &[i64]) -> PyResult<Key> {
     match retry {
         None => Key::from_entropy().map_err(raise),
-        Some((curator, context)) => {
-            let fields: Vec<&[u8]> = context.iter().map(|field| &**field).collect();
-            Ok(Key::derive(&curator.secret, &fields, units))
-        }
+        Some((curator, context)) => Ok(Key::derive(&curator.secret, &fields(&context), units)),
     }
 }
 
@@ -100,7 +117,7 @@ pub fn laplace<'py>(
     epsilon: &Bound<'py, PyAny>,
     bounds: &Bound<'py, PyAny>,
     grid: Option<&Bound<'py, PyAny>>,
-    retry: Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>,
+    retry: Retry<'py>,
 ) -> PyResult<Bound<'py, PyArray1<f64>>> {
     let Request { grid, scale, mut units, .. } = Request::read(values, &[1], sensitivity, epsilon, bounds, grid)?;
     let key = key(retry, &units)?;
@@ -122,7 +139,7 @@ pub fn cube<'py>(
     epsilon: &Bound<'py, PyAny>,
     bounds: &Bound<'py, PyAny>,
     grid: Option<&Bound<'py, PyAny>>,
-    retry: Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>,
+    retry: Retry<'py>,
 ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
     let Request { grid, scale, mut units, shape } = Request::read(values, &[1, 2], sensitivity, epsilon, bounds, grid)?;
     let scale = CubeScale::new(scale, shape.last().copied().unwrap_or(0)).map_err(raise)?;

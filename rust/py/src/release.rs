@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 
 use crate::arguments::{array, budget, number, pair, row_major};
 use crate::errors::{raise, raise_post};
-use crate::noise::threads;
+use crate::noise::{Retry, key, threads};
 
 /// Periods that are quantised at a time, so that memory beyond input and output does not grow with their number.
 const PERIODS: usize = 2048;
@@ -95,11 +95,18 @@ impl Plan {
         self.feature_scales.iter().map(fraction).collect()
     }
 
-    /// Measures periods that are quantised already, one per row: see `release`.
-    fn measure<'py>(&self, py: Python<'py>, units: &Bound<'py, PyArray2<i64>>) -> PyResult<Arrays<'py>> {
+    /// Measures periods that are quantised already, one per row: see `release`. With a curator's key and a context the
+    /// noise is derived from them and from the periods, so that a retry repeats it bit for bit.
+    #[pyo3(signature = (units, retry=None))]
+    fn measure<'py>(
+        &self,
+        py: Python<'py>,
+        units: &Bound<'py, PyArray2<i64>>,
+        retry: Retry<'py>,
+    ) -> PyResult<Arrays<'py>> {
         let rows = units.shape()[0];
         let units: Vec<i64> = units.readonly().as_array().iter().copied().collect();
-        let key = Key::from_entropy().map_err(raise)?;
+        let key = key(retry, &units)?;
         let released = py.detach(|| self.release_chunk(&units, 0, &key))?;
         self.arrays(py, rows, released)
     }

@@ -1,0 +1,214 @@
+"""Plans: the public parameters of a mechanism as plain data, from a TOML file or for a ledger.
+
+    epsilon = 1.0          # or a fraction: "1/3"
+    w = 48                 # steps of a window and of a period
+    alpha = 10.0           # how much one entity may change one step
+    bounds = [0, 20_000]
+    sample = { kind = "equal", k = 12 }
+
+    # Optional, with their defaults:
+    neighbours = "sliding"
+    features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
+    calibration = "sound"
+
+and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays), as
+:class:`OptStream` takes them.
+"""
+
+from __future__ import annotations
+
+import json
+import tomllib
+from decimal import Decimal
+from difflib import get_close_matches
+from fractions import Fraction
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.features import Feature
+from optstream.guarantee import Guarantee
+from optstream.hierarchy import Hierarchy
+from optstream.mechanism import OptStream
+from optstream.steps import EqualSampling, L1Sampling
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["build", "canonical", "describe", "digest", "read_plan"]
+
+REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
+OPTIONAL = ("neighbours", "features", "split", "calibration", "weights", "grid", "hierarchy", "level_split")
+SAMPLES: dict[str, tuple[type[EqualSampling | L1Sampling], tuple[str, ...]]] = {
+    "equal": (EqualSampling, ("k",)),
+    "l1": (L1Sampling, ("k", "threshold")),
+}
+
+
+def read_plan(path: str | Path) -> OptStream:
+    """Return the mechanism that a TOML file describes.
+
+    Raises:
+        ParameterError: The file is not TOML, or a key is missing, unknown or out of its bound.
+    """
+    try:
+        # Decimals keep what was written, so that 0.1 is one tenth.
+        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ParameterError(f"plan {path} is not TOML, but must be: {error}") from None
+    return build(content)
+
+
+def build(plan: Mapping[str, Any]) -> OptStream:
+    """Return the mechanism that plain data describes.
+
+    >>> build({"epsilon": "1/3", "w": 48, "alpha": 1, "bounds": [0, 100], "sample": {"kind": "equal", "k": 8}}).sample
+    EqualSampling(k=8)
+    """
+    _check_keys("plan", plan, REQUIRED, OPTIONAL)
+    w = plan["w"]
+    guarantee = Guarantee(
+        epsilon=_rational("epsilon", plan["epsilon"]),
+        w=w,
+        alpha=_float("alpha", plan["alpha"]),
+        neighbours=plan.get("neighbours", "sliding"),
+    )
+    bounds = _list("bounds", plan["bounds"])
+    if len(bounds) != 2:  # noqa: PLR2004
+        raise ParameterError(f"bounds have {len(bounds)} entries, but must be a pair [lower, upper]")
+    sums = plan.get("hierarchy")
+    split, level_split = plan.get("split"), plan.get("level_split")
+    return OptStream(
+        guarantee,
+        sample=_sample(plan["sample"]),
+        bounds=(_float("bounds[0]", bounds[0]), _float("bounds[1]", bounds[1])),
+        features=[_feature(w, feature) for feature in _list("features", plan.get("features", []))],
+        split=None if split is None else [_rational("split", share) for share in _list("split", split)],
+        calibration=plan.get("calibration", "sound"),
+        weights=plan.get("weights"),
+        grid=None if plan.get("grid") is None else _float("grid", plan["grid"]),
+        hierarchy=None if sums is None else Hierarchy.nested(sums),
+        level_split=None
+        if level_split is None
+        else [_rational("level_split", share) for share in _list("level_split", level_split)],
+    )
+
+
+def describe(mechanism: OptStream) -> dict[str, Any]:
+    """Return every public parameter of a mechanism as plain data, from which :func:`build` makes it again.
+
+    >>> mechanism = OptStream(Guarantee(epsilon=0.5, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
+    >>> describe(mechanism)["epsilon"], build(describe(mechanism)) == mechanism
+    ('1/2', True)
+    """
+    guarantee, sample, hierarchy = mechanism.guarantee, mechanism.sample, mechanism.hierarchy
+    kind = next(name for name, (made, _) in SAMPLES.items() if isinstance(sample, made))
+    return {
+        "epsilon": str(guarantee.epsilon),
+        "w": guarantee.w,
+        "alpha": guarantee.alpha,
+        "neighbours": guarantee.neighbours,
+        "bounds": [float(bound) for bound in mechanism.bounds],
+        "grid": mechanism.grid,
+        "sample": {"kind": kind, **{name: getattr(sample, name) for name in SAMPLES[kind][1]}},
+        "features": [_cuts(feature) for feature in mechanism.features],
+        "split": [str(share) for share in mechanism.split],
+        "calibration": mechanism.calibration,
+        "weights": mechanism.weights,
+        **({} if hierarchy is None else {"hierarchy": _nested(hierarchy)}),
+        **({} if hierarchy is None else {"level_split": [str(share) for share in mechanism.level_split]}),
+    }
+
+
+def canonical(content: Mapping[str, Any]) -> str:
+    """Return plain data as JSON without spaces, in the order of its keys.
+
+    >>> canonical({"w": 48, "alpha": 1.0})
+    '{"w":48,"alpha":1.0}'
+    """
+    return json.dumps(content, separators=(",", ":"), allow_nan=False)
+
+
+def digest(description: str) -> bytes:
+    """Return what stands for a canonical description in a ledger and in the derivation of noise.
+
+    >>> len(digest(canonical({})))
+    32
+    """
+    return sha256(b"optstream plan 1\0" + description.encode()).digest()
+
+
+def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    if not hasattr(given, "items"):
+        raise ParameterTypeError(f"{name} is of type {type(given).__name__}, but must be a table")
+    for key in required:
+        if key not in given:
+            raise ParameterError(f"{name} has no {key!r}, but must have {', '.join(map(repr, required))}")
+    for key in given:
+        if key not in required and key not in optional:
+            near = get_close_matches(key, required + optional, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else f", but must be of {', '.join(required + optional)}"
+            raise ParameterError(f"{name} has an unknown key {key!r}{hint}")
+
+
+def _sample(given: Any) -> EqualSampling | L1Sampling:
+    kind = given.get("kind") if hasattr(given, "get") else None
+    if kind not in SAMPLES:
+        raise ParameterError(f"sample has the kind {kind!r}, but must have one of {', '.join(map(repr, SAMPLES))}")
+    made, names = SAMPLES[kind]
+    _check_keys("sample", given, ("kind", *names))
+    arguments = {name: given[name] for name in names}
+    if "threshold" in arguments:
+        arguments["threshold"] = _float("threshold", arguments["threshold"])
+    return made(**arguments)
+
+
+def _feature(w: int, given: Any) -> Feature:
+    """Return a feature from its cuts, or from a table with the label of each step."""
+    if hasattr(given, "items"):
+        _check_keys("features", given, ("labels",))
+        labels = _list("labels", given["labels"])
+        cells: dict[Any, list[int]] = {}
+        for step, label in enumerate(labels):
+            cells.setdefault(label, []).append(step)
+        return Feature(cells.values())
+    return Feature.cuts(w, *_list("features", given))
+
+
+def _cuts(feature: Feature) -> Any:
+    starts = [step for step in range(1, feature.w) if feature.labels[step] != feature.labels[step - 1]]
+    return starts if len(starts) == feature.size - 1 else {"labels": list(feature.labels)}
+
+
+def _nested(hierarchy: Hierarchy) -> dict[str, Any]:
+    """Return the tree as nested mappings whose order gives the same order of nodes again."""
+    tables: list[dict[str, Any]] = [{} for _ in hierarchy.nodes]
+    for position, (name, parent) in enumerate(zip(hierarchy.nodes, hierarchy.parents, strict=True)):
+        if parent is not None:
+            tables[parent][name] = tables[position]
+    return {hierarchy.nodes[0]: tables[0]}
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    if not isinstance(value, (list, tuple)):
+        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be an array")
+    return list(value)
+
+
+def _float(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
+        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
+    return float(value)
+
+
+def _rational(name: str, value: Any) -> Any:
+    """Return a number as it is, and a string such as ``"1/3"`` as the fraction that it shows."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return Fraction(value)
+    except (ValueError, ZeroDivisionError):
+        raise ParameterError(
+            f"{name} is {value!r}, but must be a number such as 0.1 or a fraction such as '1/3'"
+        ) from None
