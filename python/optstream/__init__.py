@@ -16,26 +16,37 @@ from importlib.metadata import version
 
 from optstream import noise
 from optstream.errors import (
+    BudgetError,
+    ConflictError,
     DataError,
     EntropyError,
+    LedgerError,
     OptStreamError,
     ParameterError,
     ParameterTypeError,
     SolverError,
+    StreamError,
 )
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
+from optstream.keys import CuratorKey, create_key, read_key
+from optstream.ledger import Ledger
 from optstream.mechanism import OptStream
+from optstream.plan import read_plan
 from optstream.release import Release
 from optstream.sparse_vector import above_threshold
 from optstream.statement import Stage, Statement
 from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+from optstream.stream import Stream
 from optstream.tree_release import TreeRelease
 
 __version__ = version("optstream")
 
 __all__ = [
+    "BudgetError",
+    "ConflictError",
+    "CuratorKey",
     "DataError",
     "EntropyError",
     "EqualSampling",
@@ -44,6 +55,8 @@ __all__ = [
     "Hierarchy",
     "L1Sampling",
     "LaplaceNoise",
+    "Ledger",
+    "LedgerError",
     "Linear",
     "OptStream",
     "OptStreamError",
@@ -53,8 +66,13 @@ __all__ = [
     "SolverError",
     "Stage",
     "Statement",
+    "Stream",
+    "StreamError",
     "TreeRelease",
     "__version__",
     "above_threshold",
+    "create_key",
     "noise",
+    "read_key",
+    "read_plan",
 ]

@@ -36,6 +36,7 @@ __all__ = [
     "epsilon_of",
     "from_data",
     "held",
+    "largest_factor",
     "moved",
     "scaled",
     "to_data",
@@ -170,6 +171,18 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     if isinstance(cost, StepCosts):
         return replace(cost, costs=tuple(value * factor for value in cost.costs))
     return replace(cost, cost=cost.cost * factor)
+
+
+def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int, epsilon: Fraction) -> Fraction:
+    """Return the largest factor for some costs such that no window costs more than epsilon, others included.
+
+    >>> largest_factor([TouchCost(0, 4, Fraction(1))], [TouchCost(4, 8, Fraction(1))], 4, Fraction(3, 2))
+    Fraction(1, 2)
+    """
+    first, own = window_costs(costs, w)
+    others_first, rest = window_costs(others, w)
+    spent = dict(enumerate(rest, others_first))
+    return min((epsilon - spent.get(window, Fraction(0))) / cost for window, cost in enumerate(own, first) if cost > 0)
 
 
 def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:

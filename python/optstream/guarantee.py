@@ -65,6 +65,14 @@ class Guarantee:
         object.__setattr__(self, "alpha", float(alpha))
         object.__setattr__(self, "neighbours", neighbours)
 
+    def with_epsilon(self, epsilon: Fraction) -> Guarantee:
+        """Return the same guarantee with another budget.
+
+        >>> Guarantee(epsilon=1, w=48).with_epsilon(Fraction(1, 2))
+        Guarantee(epsilon=0.5, w=48, alpha=1.0, neighbours='sliding')
+        """
+        return Guarantee(epsilon=epsilon, w=self.w, alpha=self.alpha, neighbours=self.neighbours)
+
     def __repr__(self) -> str:
         value = self.epsilon
         shown = str(float(value)) if Fraction(repr(float(value))) == value else f"Fraction('{value}')"

@@ -230,18 +230,7 @@ class OptStream:
         alone = {name: getattr(self, name) for name in self.__dataclass_fields__}
         del alone["guarantee"], alone["hierarchy"], alone["level_split"]
         promised = self.guarantee
-        return tuple(
-            OptStream(
-                Guarantee(
-                    epsilon=promised.epsilon * share,
-                    w=promised.w,
-                    alpha=promised.alpha,
-                    neighbours=promised.neighbours,
-                ),
-                **alone,
-            )
-            for share in self.level_split
-        )
+        return tuple(OptStream(promised.with_epsilon(promised.epsilon * share), **alone) for share in self.level_split)
 
     @cached_property
     def _tree(self) -> TreeMeasurement:
@@ -386,6 +375,31 @@ class OptStream:
         # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
         levels = (self,) if self.hierarchy is None else self._levels
         return tuple(cost for level in levels for stage in level._true_costs().values() for cost in stage)
+
+    @cached_property
+    def description(self) -> str:
+        """Every public parameter, as canonical JSON."""
+        from optstream import plan  # noqa: PLC0415  (which makes mechanisms)
+
+        return plan.canonical(plan.describe(self))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What stands for the mechanism in a ledger."""
+        from optstream import plan  # noqa: PLC0415
+
+        return plan.digest(self.description)
+
+    def with_epsilon(self, epsilon: Fraction) -> OptStream:
+        """Return the same mechanism with another budget.
+
+        >>> mechanism = OptStream(Guarantee(epsilon=1, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
+        >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
+        Fraction(1, 2)
+        """
+        same = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        same["guarantee"] = self.guarantee.with_epsilon(epsilon)
+        return OptStream(**same)
 
     def read(self, x: Any) -> Periods:
         """Return the data of whole periods as integers of the grid. Nothing is drawn.

@@ -11,6 +11,8 @@ import numpy as np
 from optstream.errors import DataError, ParameterError
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
     from numpy.typing import NDArray
 
     from optstream.statement import Statement
@@ -80,6 +82,10 @@ class Release:
     _knots: NDArray[np.int64]
     _scale: float
     _grid: float
+    period: int | None = None
+    """The number of the period in its stream, if it was released by one."""
+    start: int | datetime | None = None
+    """The first step of that period, as a number or a time."""
 
     def __repr__(self) -> str:
         periods, w = self._rows.shape

@@ -9,6 +9,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
 
     from numpy.typing import NDArray
 
@@ -37,6 +38,10 @@ class TreeRelease:
     features: tuple[NDArray[np.float64], ...]
     """For every feature an array of periods, cells and nodes."""
     statement: Statement
+    period: int | None = None
+    """The number of the period in its stream, if it was released by one."""
+    start: int | datetime | None = None
+    """The first step of that period, as a number or a time."""
 
     def __repr__(self) -> str:
         return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"

@@ -1,0 +1,96 @@
+"""A curator's key: 32 secret bytes that make a release repeatable bit for bit, wherever it is computed again.
+
+Whoever holds the key can remove the noise, so it is kept as the raw data is kept: in a file that its owner alone can
+read, or in the environment. It is read once and cannot be read back; it appears in no message, log or ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from optstream._core import CuratorKey
+from optstream.errors import ParameterError, ParameterTypeError
+
+__all__ = ["CuratorKey", "create_key", "find_key", "read_key"]
+
+VARIABLE = "OPTSTREAM_KEY"
+"""Environment variable with the key as 64 hexadecimal digits."""
+FILE_VARIABLE = "OPTSTREAM_KEY_FILE"
+"""Environment variable with the path of the key's file."""
+DIGITS = 64
+
+
+def create_key(path: str | Path) -> None:
+    """Write a new key, as 64 hexadecimal digits, to a file that its owner alone can read.
+
+    Raises:
+        ParameterError: The file exists, or cannot be written.
+    """
+    try:
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    except FileExistsError:
+        raise ParameterError(f"key file {path} exists, but must not: a key that was used is still needed") from None
+    except OSError as error:
+        raise ParameterError(f"key file {path} cannot be written: {error.strerror}") from None
+    with os.fdopen(descriptor, "w") as file:
+        file.write(secrets.token_hex(DIGITS // 2) + "\n")
+        file.flush()
+        os.fsync(descriptor)
+
+
+def read_key(path: str | Path) -> CuratorKey:
+    """Return the key in a file.
+
+    Raises:
+        ParameterError: The file cannot be read, can be read by others, or does not hold 64 hexadecimal digits.
+    """
+    try:
+        with Path(path).open("rb") as file:
+            # What is checked is the file that was opened, not one that takes its name later.
+            mode = os.fstat(file.fileno()).st_mode
+            if not stat.S_ISREG(mode):
+                raise ParameterError(f"key file {path} is not a regular file, but must be")
+            if os.name == "posix" and mode & 0o077:
+                raise ParameterError(
+                    f"key file {path} has mode {stat.S_IMODE(mode):04o}, but must be closed to others: chmod 600 {path}"
+                )
+            content = file.read(4 * DIGITS)
+    except OSError as error:
+        raise ParameterError(f"key file {path} cannot be read: {error.strerror}") from None
+    return _key(f"key file {path}", content)
+
+
+def find_key(key: CuratorKey | str | Path | None = None) -> CuratorKey | None:
+    """Return a given key, the one in a given file, or the one that the environment names, if any.
+
+    >>> find_key(CuratorKey(bytes(range(32))))
+    CuratorKey(<secret>)
+    """
+    if isinstance(key, CuratorKey):
+        return key
+    if isinstance(key, (str, Path)):
+        return read_key(key)
+    if key is not None:
+        raise ParameterTypeError(
+            f"key is of type {type(key).__name__}, but must be a CuratorKey or the path of its file"
+        )
+    if VARIABLE in os.environ:
+        return _key(f"environment variable {VARIABLE}", os.environb[VARIABLE.encode()])
+    return read_key(os.environ[FILE_VARIABLE]) if os.environ.get(FILE_VARIABLE) else None
+
+
+def _key(place: str, content: bytes) -> CuratorKey:
+    digits = content.strip()
+    try:
+        secret = bytes.fromhex(digits.decode("ascii")) if len(digits) == DIGITS else b""
+    except ValueError:
+        secret = b""
+    if not secret:
+        # The content itself must not be shown: it may be a key with a slip of the pen.
+        raise ParameterError(
+            f"{place} holds {len(digits)} characters, but must hold {DIGITS} hexadecimal digits"
+        ) from None
+    return CuratorKey(secret)

@@ -1,0 +1,80 @@
+"""The open period of a stream, kept in the ledger so that it survives a restart.
+
+These are raw values: the ledger that holds them is as secret as the data. They go when the period is released.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from optstream.errors import LedgerError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from optstream.ledger.database import Transaction
+
+__all__ = ["Kept", "StaleError", "keep", "load"]
+
+
+class StaleError(LedgerError):
+    """Another process has changed the stream since it was loaded."""
+
+
+@dataclass(frozen=True, repr=False)
+class Kept:
+    """What a ledger holds of a stream's open period."""
+
+    revision: int
+    """Grows with every change."""
+    released: int | None
+    """The last period that is released."""
+    values: Mapping[int, NDArray[np.float64]]
+    """The observation of each step, one number for every leaf."""
+
+
+def load(reading: Transaction, stream: str) -> Kept:
+    """Return what is kept of a stream; nothing if the ledger does not know it."""
+    revisions = reading.execute("SELECT revision FROM optstream_streams WHERE name = ?", (stream,)).rows()
+    ((released,),) = reading.execute("SELECT max(period) FROM optstream_releases WHERE stream = ?", (stream,)).rows()
+    rows = reading.execute(
+        "SELECT step, value FROM optstream_observations WHERE stream = ? ORDER BY step", (stream,)
+    ).rows()
+    values = {step: np.frombuffer(bytes(value), "<f8").astype(np.float64) for step, value in rows}
+    return Kept(revisions[0][0] if revisions else 0, released, values)
+
+
+def keep(
+    change: Transaction,
+    stream: str,
+    *,
+    revision: int,
+    forget: list[int],
+    add: Mapping[int, NDArray[np.float64]],
+) -> None:
+    """Forget some steps and add others, provided that nobody else has changed the stream.
+
+    Raises:
+        StaleError: Somebody has; nothing was changed.
+    """
+    moved = change.execute(
+        "UPDATE optstream_streams SET revision = revision + 1 WHERE name = ? AND revision = ?", (stream, revision)
+    )
+    if forget:
+        change.execute_many(
+            "DELETE FROM optstream_observations WHERE stream = ? AND step = ?", [(stream, step) for step in forget]
+        )
+    if add:
+        rows = [(stream, step, value.astype("<f8").tobytes()) for step, value in add.items()]
+        change.execute_many(
+            "INSERT INTO optstream_observations VALUES (?, ?, ?)"
+            " ON CONFLICT (stream, step) DO UPDATE SET value = excluded.value",
+            rows,
+        )
+    if moved.count != 1:
+        raise StaleError(f"stream {stream!r} was changed by another process")

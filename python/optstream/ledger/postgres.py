@@ -1,0 +1,116 @@
+"""A ledger in PostgreSQL, by psycopg."""
+
+from __future__ import annotations
+
+import select
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import psycopg
+from psycopg import IsolationLevel
+
+from optstream.ledger.database import Database
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from optstream.ledger.database import Transaction
+
+    Connection = psycopg.Connection[tuple[Any, ...]]
+
+__all__ = ["Postgres"]
+
+SCHEMA_LOCK = 0x6F707473
+"""The advisory lock under which tables are made: "opts"."""
+
+
+class Postgres(Database["Connection"]):
+    """Tables whose names start with ``optstream_`` in a database that others may use too."""
+
+    blob, lock, errors = "BYTEA", "FOR UPDATE", (psycopg.Error,)
+
+    def __init__(self, url: str, *, timeout: float) -> None:
+        """Connect when it is needed."""
+        super().__init__()
+        self._url, self._timeout = url, timeout
+        try:
+            parts = psycopg.conninfo.conninfo_to_dict(url)
+        except psycopg.Error:
+            parts = {}
+        self.location = f"{parts.get('dbname', '')} on {parts.get('host', 'the local server')}"
+
+    def _connect(self) -> Connection:
+        connection = psycopg.connect(self._url, autocommit=True, connect_timeout=max(round(self._timeout), 2))
+        try:
+            connection.isolation_level = IsolationLevel.READ_COMMITTED
+            connection.execute(f"SET lock_timeout = {round(self._timeout * 1000)}")
+            ((durable,),) = connection.execute("SHOW synchronous_commit").fetchall()
+            if durable == "off":
+                connection.execute("SET synchronous_commit = on")
+        except psycopg.Error:
+            connection.close()
+            raise
+        return connection
+
+    def _close(self, connection: Connection) -> None:
+        with suppress(psycopg.Error):
+            connection.close()
+
+    def _is_alive(self, connection: Connection) -> bool:
+        if connection.closed:
+            return False
+        # The server has nothing to say on an idle connection unless it has closed it.
+        return not select.select([connection.fileno()], [], [], 0)[0]
+
+    @contextmanager
+    def _begin(self, connection: Connection, *, write: bool) -> Iterator[Transaction]:  # noqa: ARG002
+        # Statements are sent as they come and answered when an answer is needed: one journey for several.
+        with connection.pipeline(), connection.transaction():
+            yield _Statements(connection)
+
+    def _explain(self, error: Exception) -> str:
+        return str(error).strip() or type(error).__name__
+
+    def version(self, reading: Transaction) -> int:
+        """Return the version of the ledger's tables, 0 if there are none."""
+        ((table,),) = reading.execute("SELECT to_regclass('optstream_ledger')::text").rows()
+        if table is None:
+            return 0
+        ((version,),) = reading.execute("SELECT version FROM optstream_ledger").rows()
+        return int(version)
+
+    def lock_schema(self, change: Transaction) -> None:
+        """Wait for the advisory lock of the ledger's tables."""
+        change.execute("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
+
+    def damage(self) -> list[str]:
+        """Return nothing: a server looks after its files itself."""
+        return []
+
+
+@dataclass(frozen=True)
+class _Answer:
+    cursor: psycopg.Cursor[tuple[Any, ...]]
+
+    @property
+    def count(self) -> int:
+        # Reading the results brings the answer in.
+        self.cursor.nextset()
+        return self.cursor.rowcount
+
+    def rows(self) -> list[tuple[Any, ...]]:
+        return self.cursor.fetchall()
+
+
+@dataclass(frozen=True)
+class _Statements:
+    connection: Connection
+
+    def execute(self, statement: str, values: Sequence[Any] = ()) -> _Answer:
+        return _Answer(self.connection.execute(statement.replace("?", "%s"), values or None))
+
+    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> _Answer:
+        cursor = self.connection.cursor()
+        cursor.executemany(statement.replace("?", "%s"), rows)
+        return _Answer(cursor)
