@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import version
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -310,10 +310,9 @@ class OptStream:
     def _described(self, name: str = "{}") -> list[Stage]:
         guarantee, plan = self.guarantee, self._plan
         costs = self._true_costs()
-        scale = float(Fraction(*plan.sample_scale)) * self.grid
         does = {
             "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
-            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with Laplace noise of scale {scale:.6g}",
+            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with Laplace noise of scale {self._scale:.6g}",
             "features": f"measures the sums of {len(self.features)} features"
             + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
         }
@@ -435,10 +434,20 @@ class OptStream:
                 features=self.features,
                 statement=self.statement,
             )
-        values = np.concatenate([part.values for part in parts])
-        cells = np.concatenate([part.cells for part in parts])
-        knots = np.concatenate([part.knots for part in parts])
-        return self._assembled((values, cells, knots), restore)
+        if len(parts) == 1:
+            arrays = parts[0].values, parts[0].cells, parts[0].knots
+        else:
+            arrays = (
+                np.concatenate([part.values for part in parts]),
+                np.concatenate([part.cells for part in parts]),
+                np.concatenate([part.knots for part in parts]),
+            )
+        return self._assembled(arrays, restore)
+
+    @cached_property
+    def _scale(self) -> float:
+        """The scale of the noise on measured steps, in the units of the data."""
+        return float(Fraction(*self._plan.sample_scale)) * self.grid
 
     def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
         """Apply the projection that is not part of the plan, in place."""
@@ -449,14 +458,14 @@ class OptStream:
 
     def _assembled(self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any]) -> Release:
         steps, cells, knots = arrays
-        ends = np.cumsum([0, *(feature.size for feature in self.features)])
+        ends = accumulate((feature.size for feature in self.features), initial=0)
         return Release(
             values=restore(steps),
             features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
             statement=self.statement,
             _rows=steps,
             _knots=knots,
-            _scale=float(Fraction(*self._plan.sample_scale)) * self.grid,
+            _scale=self._scale,
             _grid=self.grid,
         )
 

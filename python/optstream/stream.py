@@ -14,7 +14,7 @@ import numpy as np
 from optstream import accounting
 from optstream.errors import DataError, ParameterError, ParameterTypeError, StreamError
 from optstream.ledger import Ledger
-from optstream.ledger.observations import StaleError
+from optstream.ledger.database import StaleError
 from optstream.mechanism import OptStream
 
 if TYPE_CHECKING:

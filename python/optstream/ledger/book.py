@@ -11,10 +11,11 @@ from optstream.errors import LedgerError, ParameterError, ParameterTypeError
 from optstream.guarantee import Guarantee
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
+from optstream.ledger.charges import Charges
 from optstream.ledger.protocol import PricedPlan, Protocol
 from optstream.ledger.records import Entry, Remaining, Verification
 from optstream.ledger.review import plan_problems, windows_left
-from optstream.ledger.rows import CHARGED, POLICY, Charge, policy_of, policy_row
+from optstream.ledger.rows import CHARGED, POLICY, Charge, policy_of, policy_row, stored
 from optstream.ledger.schema import migrate
 from optstream.ledger.sqlite import SQLite
 
@@ -82,7 +83,8 @@ class Ledger:
         curator = find_key(key)
         self._database = _open(url, create=create, timeout=timeout)
         own = CuratorKey(migrate(self._database, create=create))
-        self._protocol = Protocol(self._database, curator, curator or own)
+        self._charges = Charges(self._database)
+        self._protocol = Protocol(self._database, self._charges, curator, curator or own)
 
     def __enter__(self) -> Self:
         return self
@@ -150,7 +152,7 @@ class Ledger:
     def streams(self) -> tuple[str, ...]:
         """The names of all streams."""
         with self._database.transaction(write=False) as reading:
-            return tuple(name for (name,) in reading.execute("SELECT name FROM optstream_streams ORDER BY name").rows())
+            return tuple(name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name"))
 
     def policy(self, stream: str) -> Guarantee:
         """Return what every window of a stream is held to."""
@@ -168,15 +170,15 @@ class Ledger:
             raise ParameterTypeError(f"policy is of type {type(policy).__name__}, but must be Guarantee")
         values = policy_row(policy)
         with self._database.transaction() as change:
-            self._protocol.insert_stream(change, stream, policy)
+            self._protocol.add_stream(change, stream, policy)
             now = self._policy(change, stream, lock=True)
-            ((charged,),) = change.execute("SELECT count(*) FROM optstream_charges WHERE stream = ?", (stream,)).rows()
+            ((charged,),) = change.rows("SELECT count(*) FROM optstream_charges WHERE stream = ?", (stream,))
             if charged and (now.w, now.alpha) != (policy.w, policy.alpha):
                 raise ParameterError(
                     f"policy has w = {policy.w} and alpha = {policy.alpha:g}, but must have w = {now.w} and "
                     f"alpha = {now.alpha:g}: {charged} periods of {stream!r} are charged for them"
                 )
-            change.execute(
+            change.write(
                 "UPDATE optstream_streams SET epsilon = ?, w = ?, alpha = ?, neighbours = ? WHERE name = ?",
                 (*values, stream),
             )
@@ -185,10 +187,10 @@ class Ledger:
         """Return what is left of the budget in every window that some release meets."""
         with self._database.transaction(write=False) as reading:
             policy = self._policy(reading, stream)
-            rows = reading.execute(
+            rows = reading.rows(
                 "SELECT period, plan FROM optstream_charges WHERE stream = ? ORDER BY period", (stream,)
-            ).rows()
-            costs = {bytes(digest): self._protocol.costs_of(reading, bytes(digest)) for _, digest in rows}
+            )
+        costs = {digest: self._charges.costs_of(digest) for digest in {bytes(digest) for _, digest in rows}}
         windows = windows_left(policy, [(period, costs[bytes(digest)]) for period, digest in rows])
         return Remaining(policy, tuple(windows))
 
@@ -206,7 +208,7 @@ class Ledger:
     def parts(self, stream: str, period: int) -> Parts | None:
         """Return everything that was released of a period, or None."""
         with self._database.transaction(write=False) as reading:
-            return self._protocol.stored(reading, stream, period, period).get(period)
+            return stored(reading, stream, period, period).get(period)
 
     def export(self, target: TextIO) -> int:
         """Write streams, plans and periods with their released values as lines of JSON; return their number.
@@ -226,17 +228,17 @@ class Ledger:
         problems = self._database.damage()
         charges = releases = 0
         with self._database.transaction(write=False) as reading:
-            plans = reading.execute("SELECT digest, description, costs FROM optstream_plans").rows()
+            plans = reading.rows("SELECT digest, description, costs FROM optstream_plans")
             for digest, description, costs in plans:
                 problems += plan_problems(bytes(digest), description, costs)
-            streams = [name for (name,) in reading.execute("SELECT name FROM optstream_streams ORDER BY name").rows()]
+            streams = [name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name")]
             for stream in streams:
                 rows = self._charged(reading, stream, 0, LARGEST)
                 charges += len(rows)
                 broken = [row.period for row in rows if not row.sealed(stream)]
                 problems += [f"the charge of period {period} of {stream!r} was altered" for period in broken]
                 try:
-                    releases += len(self._protocol.stored(reading, stream, 0, LARGEST))
+                    releases += len(stored(reading, stream, 0, LARGEST))
                 except LedgerError as error:
                     problems.append(str(error))
         for stream in [] if problems else streams:
@@ -274,23 +276,23 @@ class Ledger:
     # Rows.
 
     def _policy(self, reading: Transaction, stream: str, *, lock: bool = False) -> Guarantee:
-        return policy_of(stream, reading.execute(POLICY + (self._database.lock if lock else ""), (stream,)).rows())
+        return policy_of(stream, reading.rows(POLICY + (self._database.lock if lock else ""), (stream,)))
 
     def _charged(self, reading: Transaction, stream: str, first: int, last: int) -> list[Charge]:
-        return [Charge.of(row) for row in reading.execute(CHARGED, (stream, first, last)).rows()]
+        return [Charge.of(row) for row in reading.rows(CHARGED, (stream, first, last))]
 
     def _entries(self, reading: Transaction, stream: str, policy: Guarantee) -> Iterator[Entry]:
         epsilon: dict[bytes, Fraction] = {}
-        rows = reading.execute(
+        rows = reading.rows(
             "SELECT c.period, c.plan, c.charged, c.void, r.released FROM optstream_charges c"
             " LEFT JOIN optstream_releases r ON r.stream = c.stream AND r.period = c.period"
             " WHERE c.stream = ? ORDER BY c.period",
             (stream,),
-        ).rows()
+        )
         for period, stored_digest, charged, void, released in rows:
             digest = bytes(stored_digest)
             if digest not in epsilon:
-                epsilon[digest] = accounting.worst_window(self._protocol.costs_of(reading, digest), policy.w)
+                epsilon[digest] = accounting.worst_window(self._charges.costs_of(digest), policy.w)
             yield Entry(
                 stream=stream,
                 period=period,
@@ -302,15 +304,15 @@ class Ledger:
             )
 
     def _exported(self, reading: Transaction) -> Iterator[dict[str, Any]]:
-        for digest, description, statement in reading.execute(
+        for digest, description, statement in reading.rows(
             "SELECT digest, description, statement FROM optstream_plans ORDER BY digest"
-        ).rows():
+        ):
             yield {
                 "plan": bytes(digest).hex(),
                 "description": json.loads(description),
                 "statement": json.loads(statement),
             }
-        streams = [name for (name,) in reading.execute("SELECT name FROM optstream_streams ORDER BY name").rows()]
+        streams = [name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name")]
         for stream in streams:
             policy = self._policy(reading, stream)
             yield {
@@ -321,7 +323,7 @@ class Ledger:
                 "neighbours": policy.neighbours,
             }
             for entry in self._entries(reading, stream, policy):
-                parts = self._protocol.stored(reading, stream, entry.period, entry.period).get(entry.period)
+                parts = stored(reading, stream, entry.period, entry.period).get(entry.period)
                 yield {
                     "stream": stream,
                     "period": entry.period,

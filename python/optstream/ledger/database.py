@@ -13,30 +13,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Database", "Result", "Transaction"]
+__all__ = ["Database", "StaleError", "Transaction"]
 
 Connection = TypeVar("Connection")
 
 
-class Result(Protocol):
-    """What a statement gave. On a server it may be on its way until it is asked for."""
-
-    @property
-    def count(self) -> int:
-        """The number of rows that were written."""
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        """Return all rows."""
+class StaleError(LedgerError):
+    """Another process has written what this one was about to write; what it knows is out of date."""
 
 
 class Transaction(Protocol):
     """Statements that are carried out together or not at all. Placeholders are question marks."""
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> Result:
-        """Carry out a statement."""
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Return the rows that a statement asks for."""
 
-    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> Result:
-        """Carry out a statement once for every row of values."""
+    def write(self, statement: str, *rows: Sequence[Any]) -> int:
+        """Carry out a statement once for every row of values; return how many rows of tables were written."""
 
 
 class Database(ABC, Generic[Connection]):
@@ -44,12 +37,18 @@ class Database(ABC, Generic[Connection]):
 
     blob: str
     """The type of columns that hold bytes."""
+    clustered: str
+    """What follows a table that is kept in the order of its primary key."""
     lock: str
     """What a SELECT ends with in order to hold its rows until the transaction ends."""
+    share: str
+    """The same, but for others that only read them."""
     location: str
     """Where it is, for messages; without a password."""
-    errors: tuple[type[Exception], ...]
+    errors: type[Exception]
     """What the driver raises."""
+    duplicates: type[Exception]
+    """What the driver raises if a row with the same key is there."""
 
     def __init__(self) -> None:
         """Start with no connection."""
@@ -75,6 +74,10 @@ class Database(ABC, Generic[Connection]):
         """Return a transaction that is committed at its end and rolled back on an exception."""
 
     @abstractmethod
+    def _alone(self, connection: Connection) -> Transaction:
+        """Return what carries out every statement as a transaction of its own."""
+
+    @abstractmethod
     def _explain(self, error: Exception) -> str:
         """Return what went wrong in words that help."""
 
@@ -92,30 +95,43 @@ class Database(ABC, Generic[Connection]):
 
     @contextmanager
     def transaction(self, *, write: bool = True) -> Iterator[Transaction]:
-        """Carry out statements together or not at all, and durably.
+        """Carry out statements together or not at all, and durably. One that only reads sees one moment.
 
         Raises:
+            StaleError: A row with the same key is there; nothing was written.
             LedgerError: The database failed; nothing was written.
         """
+        connection = self._borrow()
         try:
-            connection = self._borrow()
-            try:
-                with self._begin(connection, write=write) as inside:
-                    yield inside
-            except self.errors:
-                self._close(connection)
-                raise
-            except Exception:
-                # The caller's own, raised inside a transaction that is rolled back by now.
-                self._idle.append(connection)
-                raise
-            except BaseException:
-                # An interrupt may have come at any point, so the state of the connection is unknown.
-                self._close(connection)
-                raise
+            with self._begin(connection, write=write) as inside:
+                yield inside
+        except BaseException as error:
+            self._give_up(connection, error)
+            raise
+        self._idle.append(connection)
+
+    def write_alone(self, statement: str, values: Sequence[Any]) -> int:
+        """Carry out one statement, durably; without the journeys that a transaction of several needs."""
+        connection = self._borrow()
+        try:
+            written = self._alone(connection).write(statement, values)
+        except BaseException as error:
+            self._give_up(connection, error)
+            raise
+        self._idle.append(connection)
+        return written
+
+    def _give_up(self, connection: Connection, error: BaseException) -> None:
+        """Put a connection back or away, and raise what the driver raised as an error of the ledger."""
+        if isinstance(error, Exception) and not isinstance(error, self.errors):
+            # The caller's own, raised inside a transaction that is rolled back by now.
             self._idle.append(connection)
-        except self.errors as error:
-            raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
+            return
+        # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
+        self._close(connection)
+        if isinstance(error, self.errors):
+            kind = StaleError if isinstance(error, self.duplicates) else LedgerError
+            raise kind(f"ledger {self.location}: {self._explain(error)}") from error
 
     def close(self) -> None:
         """Close all connections."""
@@ -125,6 +141,12 @@ class Database(ABC, Generic[Connection]):
                 self._close(self._idle.pop())
 
     def _borrow(self) -> Connection:
+        try:
+            return self._connection()
+        except self.errors as error:
+            raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
+
+    def _connection(self) -> Connection:
         if self._closed:
             raise LedgerError(f"ledger {self.location} is closed, but must be open")
         if self._process != os.getpid():

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optstream.errors import LedgerError
+from optstream.ledger.database import StaleError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Transaction
 
-__all__ = ["Kept", "StaleError", "keep", "load"]
-
-
-class StaleError(LedgerError):
-    """Another process has changed the stream since it was loaded."""
+__all__ = ["Kept", "keep", "load"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -40,11 +36,9 @@ class Kept:
 
 def load(reading: Transaction, stream: str) -> Kept:
     """Return what is kept of a stream; nothing if the ledger does not know it."""
-    revisions = reading.execute("SELECT revision FROM optstream_streams WHERE name = ?", (stream,)).rows()
-    ((released,),) = reading.execute("SELECT max(period) FROM optstream_releases WHERE stream = ?", (stream,)).rows()
-    rows = reading.execute(
-        "SELECT step, value FROM optstream_observations WHERE stream = ? ORDER BY step", (stream,)
-    ).rows()
+    revisions = reading.rows("SELECT revision FROM optstream_streams WHERE name = ?", (stream,))
+    ((released,),) = reading.rows("SELECT max(period) FROM optstream_releases WHERE stream = ?", (stream,))
+    rows = reading.rows("SELECT step, value FROM optstream_observations WHERE stream = ? ORDER BY step", (stream,))
     values = {step: np.frombuffer(bytes(value), "<f8").astype(np.float64) for step, value in rows}
     return Kept(revisions[0][0] if revisions else 0, released, values)
 
@@ -62,19 +56,18 @@ def keep(
     Raises:
         StaleError: Somebody has; nothing was changed.
     """
-    moved = change.execute(
+    moved = change.write(
         "UPDATE optstream_streams SET revision = revision + 1 WHERE name = ? AND revision = ?", (stream, revision)
     )
+    if moved != 1:
+        raise StaleError(f"stream {stream!r} was changed by another process")
     if forget:
-        change.execute_many(
-            "DELETE FROM optstream_observations WHERE stream = ? AND step = ?", [(stream, step) for step in forget]
+        change.write(
+            "DELETE FROM optstream_observations WHERE stream = ? AND step = ?", *((stream, step) for step in forget)
         )
     if add:
-        rows = [(stream, step, value.astype("<f8").tobytes()) for step, value in add.items()]
-        change.execute_many(
+        change.write(
             "INSERT INTO optstream_observations VALUES (?, ?, ?)"
             " ON CONFLICT (stream, step) DO UPDATE SET value = excluded.value",
-            rows,
+            *((stream, step, value.astype("<f8").tobytes()) for step, value in add.items()),
         )
-    if moved.count != 1:
-        raise StaleError(f"stream {stream!r} was changed by another process")

@@ -28,7 +28,8 @@ SCHEMA_LOCK = 0x6F707473
 class Postgres(Database["Connection"]):
     """Tables whose names start with ``optstream_`` in a database that others may use too."""
 
-    blob, lock, errors = "BYTEA", "FOR UPDATE", (psycopg.Error,)
+    blob, clustered, lock, share = "BYTEA", "", "FOR UPDATE", "FOR SHARE"
+    errors, duplicates = psycopg.Error, psycopg.errors.UniqueViolation
 
     def __init__(self, url: str, *, timeout: float) -> None:
         """Connect when it is needed."""
@@ -43,8 +44,8 @@ class Postgres(Database["Connection"]):
     def _connect(self) -> Connection:
         connection = psycopg.connect(self._url, autocommit=True, connect_timeout=max(round(self._timeout), 2))
         try:
-            connection.isolation_level = IsolationLevel.READ_COMMITTED
             connection.execute(f"SET lock_timeout = {round(self._timeout * 1000)}")
+            connection.execute("SET default_transaction_isolation = 'read committed'")
             ((durable,),) = connection.execute("SHOW synchronous_commit").fetchall()
             if durable == "off":
                 connection.execute("SET synchronous_commit = on")
@@ -64,25 +65,30 @@ class Postgres(Database["Connection"]):
         return not select.select([connection.fileno()], [], [], 0)[0]
 
     @contextmanager
-    def _begin(self, connection: Connection, *, write: bool) -> Iterator[Transaction]:  # noqa: ARG002
-        # Statements are sent as they come and answered when an answer is needed: one journey for several.
-        with connection.pipeline(), connection.transaction():
+    def _begin(self, connection: Connection, *, write: bool) -> Iterator[Transaction]:
+        # Who reads sees one moment. Who writes sees, after waiting for a row, what made it wait.
+        level = IsolationLevel.READ_COMMITTED if write else IsolationLevel.REPEATABLE_READ
+        connection.isolation_level = level
+        with connection.transaction():
             yield _Statements(connection)
+
+    def _alone(self, connection: Connection) -> Transaction:
+        return _Statements(connection)
 
     def _explain(self, error: Exception) -> str:
         return str(error).strip() or type(error).__name__
 
     def version(self, reading: Transaction) -> int:
         """Return the version of the ledger's tables, 0 if there are none."""
-        ((table,),) = reading.execute("SELECT to_regclass('optstream_ledger')::text").rows()
+        ((table,),) = reading.rows("SELECT to_regclass('optstream_ledger')::text")
         if table is None:
             return 0
-        ((version,),) = reading.execute("SELECT version FROM optstream_ledger").rows()
+        ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
         return int(version)
 
     def lock_schema(self, change: Transaction) -> None:
         """Wait for the advisory lock of the ledger's tables."""
-        change.execute("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
+        change.rows("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
 
     def damage(self) -> list[str]:
         """Return nothing: a server looks after its files itself."""
@@ -90,27 +96,19 @@ class Postgres(Database["Connection"]):
 
 
 @dataclass(frozen=True)
-class _Answer:
-    cursor: psycopg.Cursor[tuple[Any, ...]]
-
-    @property
-    def count(self) -> int:
-        # Reading the results brings the answer in.
-        self.cursor.nextset()
-        return self.cursor.rowcount
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.cursor.fetchall()
-
-
-@dataclass(frozen=True)
 class _Statements:
     connection: Connection
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> _Answer:
-        return _Answer(self.connection.execute(statement.replace("?", "%s"), values or None))
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.connection.execute(_numbered(statement), values).fetchall()
 
-    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> _Answer:
-        cursor = self.connection.cursor()
-        cursor.executemany(statement.replace("?", "%s"), rows)
-        return _Answer(cursor)
+    def write(self, statement: str, *rows: Sequence[Any]) -> int:
+        if len(rows) == 1:
+            return self.connection.execute(_numbered(statement), rows[0]).rowcount
+        with self.connection.cursor() as cursor:
+            cursor.executemany(_numbered(statement), rows)
+            return cursor.rowcount
+
+
+def _numbered(statement: str) -> Any:
+    return statement.replace("?", "%s")

@@ -2,28 +2,35 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import ConflictError, LedgerError
 from optstream.guarantee import Guarantee
+from optstream.release import Parts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["CHARGE", "CHARGED", "POLICY", "RECHARGE", "STORE", "STORED", "Charge", "policy_of", "policy_row", "seal"]
+    from optstream.ledger.database import Transaction
+
+__all__ = ["CHARGE", "CHARGED", "POLICY", "RECHARGE", "STORE", "Charge", "policy_of", "policy_row", "seal", "stored"]
 
 POLICY = "SELECT epsilon, w, alpha, neighbours FROM optstream_streams WHERE name = ? "
 CHARGED = (
-    "SELECT c.period, c.plan, c.data, c.charged, c.void, c.seal, r.data FROM optstream_charges c"
+    "SELECT c.period, c.number, c.plan, c.data, c.charged, c.void, c.seal, r.released FROM optstream_charges c"
     " LEFT JOIN optstream_releases r ON r.stream = c.stream AND r.period = c.period"
     " WHERE c.stream = ? AND c.period BETWEEN ? AND ? ORDER BY c.period"
 )
-CHARGE = "INSERT INTO optstream_charges VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING"
+CHARGE = (
+    "INSERT INTO optstream_charges (stream, period, number, plan, data, charged, void, seal)"
+    " SELECT ?, ?, ?, ?, ?, ?, ?, ? FROM optstream_streams"
+    " WHERE name = ? AND epsilon = ? AND w = ? AND alpha = ? AND neighbours = ? {share} ON CONFLICT DO NOTHING"
+)
 RECHARGE = (
-    "UPDATE optstream_charges SET plan = ?, data = ?, charged = ?, void = ?, seal = ? WHERE stream = ? AND period = ?"
+    "UPDATE optstream_charges SET number = ?, plan = ?, data = ?, charged = ?, void = ?, seal = ?"
+    " WHERE stream = ? AND period = ?"
 )
 STORE = (
     "INSERT INTO optstream_releases SELECT ?, ?, ?, ?, ?, ? FROM optstream_charges"
@@ -35,11 +42,11 @@ STORED = (
 )
 
 
-@dataclass(frozen=True)
-class Charge:
+class Charge(NamedTuple):
     """A row of charges, and whether its period is released."""
 
     period: int
+    number: int
     plan: bytes
     data: bytes
     charged: str
@@ -50,8 +57,8 @@ class Charge:
     @classmethod
     def of(cls, row: Sequence[Any]) -> Charge:
         """Return what a database gave for ``CHARGED``."""
-        period, made, data, charged, void, sealed, released = row
-        return cls(period, bytes(made), bytes(data), charged, void, bytes(sealed), released is not None)
+        period, number, made, data, charged, void, sealed, released = row
+        return cls(period, number, bytes(made), bytes(data), charged, void, bytes(sealed), released is not None)
 
     @classmethod
     def read(cls, stream: str, row: Sequence[Any]) -> Charge:
@@ -63,27 +70,22 @@ class Charge:
 
     def row(self, stream: str) -> tuple[Any, ...]:
         """Return the values for ``CHARGE``."""
-        return stream, self.period, self.plan, self.data, self.charged, self.void, self._own_seal(stream)
+        return stream, *self[:6], self._own_seal(stream)
 
     def sealed(self, stream: str) -> bool:
         """Whether the row is as it was written."""
         return self.seal == self._own_seal(stream)
 
     def _own_seal(self, stream: str) -> bytes:
-        return seal(stream, self.period, self.plan, self.data, self.charged, self.void or "")
+        return seal(stream, self.period, self.number, self.plan, self.data, self.charged, self.void or "")
 
-    def differs(self, other: Charge) -> bool:
-        """Whether another charge is for another plan or other data."""
-        return (self.plan, self.data) != (other.plan, other.data)
-
-    def check_replaceable(self, stream: str, other: Charge) -> None:
-        """Raise if something has left for this charge."""
+    def check_unreleased(self, stream: str, made: bytes) -> None:
+        """Raise if something has left for this charge, which another one was to replace."""
         if self.released:
-            what = "with another plan" if self.plan != other.plan else "from other data"
+            what = "with another plan" if self.plan != made else "from other data"
             raise ConflictError(
                 f"period {self.period} of {stream!r} was released {what}; what is stored stays as it is"
             )
-        self.check_void(stream)
 
     def check_void(self, stream: str) -> None:
         """Raise if the period will not be released."""
@@ -93,11 +95,8 @@ class Charge:
 
 def seal(*fields: str | int | bytes) -> bytes:
     """Return a checksum of fields, each preceded by its length."""
-    result = sha256()
-    for field in fields:
-        content = field if isinstance(field, bytes) else str(field).encode()
-        result.update(len(content).to_bytes(8, "little") + content)
-    return result.digest()
+    contents = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
+    return sha256(b"".join([part for content in contents for part in (b"%d:" % len(content), content)])).digest()
 
 
 def policy_row(policy: Guarantee) -> tuple[str, int, str, str]:
@@ -111,3 +110,17 @@ def policy_of(stream: str, rows: Sequence[tuple[Any, ...]]) -> Guarantee:
         raise LedgerError(f"stream {stream!r} is not in the ledger, but must be")
     ((epsilon, w, alpha, neighbours),) = rows
     return Guarantee(epsilon=Fraction(epsilon), w=w, alpha=float(alpha), neighbours=neighbours)
+
+
+def stored(reading: Transaction, stream: str, first: int, last: int) -> dict[int, Parts]:
+    """Return the releases of periods that are stored.
+
+    Raises:
+        LedgerError: One of them is not as it was written.
+    """
+    parts = {}
+    for period, data, result, released, sealed in reading.rows(STORED, (stream, first, last)):
+        if bytes(sealed) != seal(stream, period, bytes(data), bytes(result), released):
+            raise LedgerError(f"the release of period {period} of {stream!r} was altered")
+        parts[period] = Parts.from_bytes(bytes(result))
+    return parts

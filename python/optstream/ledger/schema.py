@@ -29,13 +29,13 @@ MIGRATIONS = (
     CREATE TABLE optstream_plans (
         digest {blob} PRIMARY KEY, description TEXT NOT NULL, statement TEXT NOT NULL, costs TEXT NOT NULL);
     CREATE TABLE optstream_charges (
-        stream TEXT NOT NULL REFERENCES optstream_streams, period BIGINT NOT NULL,
+        stream TEXT NOT NULL REFERENCES optstream_streams, period BIGINT NOT NULL, number BIGINT NOT NULL,
         plan {blob} NOT NULL REFERENCES optstream_plans, data {blob} NOT NULL, charged TEXT NOT NULL, void TEXT,
-        seal {blob} NOT NULL, PRIMARY KEY (stream, period));
+        seal {blob} NOT NULL, PRIMARY KEY (stream, period), UNIQUE (stream, number)) {clustered};
     CREATE TABLE optstream_releases (
         stream TEXT NOT NULL, period BIGINT NOT NULL, data {blob} NOT NULL, result {blob} NOT NULL,
         released TEXT NOT NULL, seal {blob} NOT NULL, PRIMARY KEY (stream, period),
-        FOREIGN KEY (stream, period) REFERENCES optstream_charges)
+        FOREIGN KEY (stream, period) REFERENCES optstream_charges (stream, period)) {clustered}
     """,
     # Observations of the open period of a stream. The revision tells whether another process has changed them.
     """
@@ -68,17 +68,17 @@ def migrate(database: Database[Any], *, create: bool, to: int = len(MIGRATIONS))
                 f"ledger {database.location} has version {found}, but must have at most {to}: update optstream"
             )
         for migration in MIGRATIONS[found:to]:
-            for statement in migration.format(blob=database.blob).split(";"):
-                change.execute(statement)
+            for statement in migration.format(blob=database.blob, clustered=database.clustered).split(";"):
+                change.write(statement, ())
         if found == 0:
             created = datetime.now(UTC).isoformat()
-            change.execute("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?)", (to, os.urandom(32), created))
+            change.write("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?)", (to, os.urandom(32), created))
         else:
-            change.execute("UPDATE optstream_ledger SET version = ?", (to,))
+            change.write("UPDATE optstream_ledger SET version = ?", (to,))
     return _digest_key(database)
 
 
 def _digest_key(database: Database[Any]) -> bytes:
     with database.transaction(write=False) as reading:
-        ((key,),) = reading.execute("SELECT digest_key FROM optstream_ledger").rows()
+        ((key,),) = reading.rows("SELECT digest_key FROM optstream_ledger")
     return bytes(key)

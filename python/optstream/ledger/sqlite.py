@@ -19,11 +19,24 @@ if TYPE_CHECKING:
 
 __all__ = ["SQLite"]
 
+PRAGMAS = (
+    "journal_mode = WAL",
+    # Every commit is on the disk before it returns.
+    "synchronous = FULL",
+    "foreign_keys = ON",
+    # Observations of an open period are overwritten when they go.
+    "secure_delete = ON",
+    # Many commits change the same pages: writing them back less often is less work.
+    "wal_autocheckpoint = 4000",
+    "trusted_schema = OFF",
+)
+
 
 class SQLite(Database[sqlite3.Connection]):
     """A file with a write-ahead log, forced to disk at every commit."""
 
-    blob, lock, errors = "BLOB", "", (sqlite3.Error,)
+    blob, clustered, lock, share = "BLOB", "WITHOUT ROWID", "", ""
+    errors, duplicates = sqlite3.Error, sqlite3.IntegrityError
 
     def __init__(self, path: str | Path, *, create: bool, timeout: float) -> None:
         """Make the file, readable by its owner alone, unless it exists."""
@@ -51,9 +64,8 @@ class SQLite(Database[sqlite3.Connection]):
             check_same_thread=False,
         )
         try:
-            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "secure_delete = ON"):
+            for pragma in PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
-            connection.execute("PRAGMA trusted_schema = OFF")
         except sqlite3.Error:
             connection.close()
             raise
@@ -78,6 +90,9 @@ class SQLite(Database[sqlite3.Connection]):
                 connection.execute("ROLLBACK")
             raise
 
+    def _alone(self, connection: sqlite3.Connection) -> Transaction:
+        return _Statements(connection)
+
     def _explain(self, error: Exception) -> str:
         cause = str(error)
         if "locked" in cause:
@@ -92,12 +107,12 @@ class SQLite(Database[sqlite3.Connection]):
 
     def version(self, reading: Transaction) -> int:
         """Return the version of the ledger's tables, 0 if there are none."""
-        tables = [name for (name,) in reading.execute("SELECT name FROM sqlite_schema WHERE type = 'table'").rows()]
+        tables = [name for (name,) in reading.rows("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         if not tables:
             return 0
         if "optstream_ledger" not in tables:
             raise LedgerError(f"ledger {self.location} is a database with other tables, but must be a ledger")
-        ((version,),) = reading.execute("SELECT version FROM optstream_ledger").rows()
+        ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
         return int(version)
 
     def lock_schema(self, change: Transaction) -> None:
@@ -106,8 +121,8 @@ class SQLite(Database[sqlite3.Connection]):
     def damage(self) -> list[str]:
         """Return what SQLite finds wrong with every page, index and reference."""
         with self.transaction(write=False) as reading:
-            found = [row[0] for row in reading.execute("PRAGMA integrity_check").rows()]
-            lost = reading.execute("PRAGMA foreign_key_check").rows()
+            found = [row[0] for row in reading.rows("PRAGMA integrity_check")]
+            lost = reading.rows("PRAGMA foreign_key_check")
         return [text for text in found if text != "ok"] + [
             f"row {row[1]} of {row[0]} refers to nothing" for row in lost
         ]
@@ -115,27 +130,18 @@ class SQLite(Database[sqlite3.Connection]):
     def _first_damage(self) -> str | None:
         """Look at every page before anything is charged."""
         with self.transaction(write=False) as reading:
-            ((found,),) = reading.execute("PRAGMA quick_check(1)").rows()
+            ((found,),) = reading.rows("PRAGMA quick_check(1)")
         return None if found == "ok" else str(found)
-
-
-@dataclass(frozen=True)
-class _Rows:
-    count: int
-    fetched: list[tuple[Any, ...]]
-
-    def rows(self) -> list[tuple[Any, ...]]:
-        return self.fetched
 
 
 @dataclass(frozen=True)
 class _Statements:
     connection: sqlite3.Connection
 
-    def execute(self, statement: str, values: Sequence[Any] = ()) -> _Rows:
-        cursor = self.connection.execute(statement, values)
-        # Fetched at once: a cursor that is read later would see what later statements have written.
-        return _Rows(cursor.rowcount, cursor.fetchall())
+    def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        return self.connection.execute(statement, values).fetchall()
 
-    def execute_many(self, statement: str, rows: Sequence[Sequence[Any]]) -> _Rows:
-        return _Rows(self.connection.executemany(statement, rows).rowcount, [])
+    def write(self, statement: str, *rows: Sequence[Any]) -> int:
+        if len(rows) == 1:
+            return self.connection.execute(statement, rows[0]).rowcount
+        return self.connection.executemany(statement, rows).rowcount
