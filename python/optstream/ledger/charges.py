@@ -80,19 +80,19 @@ class Charges:
         """
         periods = list(digests)
         for attempt in range(ATTEMPTS):
-            view = self._views.get(stream)
-            if view is None or not view.covers(periods):
+            view = self._views.pop(stream, None)
+            known = view is not None and view.covers(periods)
+            if view is None or not known:
                 view = self._look(stream, periods)
-            if (view.policy.w, view.policy.alpha) != (w, alpha):
-                raise ParameterError(
-                    f"mechanism has w = {w} and alpha = {alpha:g}, but the policy of {stream!r} has "
-                    f"w = {view.policy.w} and alpha = {view.policy.alpha:g}"
-                )
             try:
+                _check_fits(stream, view.policy, w, alpha)
                 return self._charge(stream, made, digests, view)
             except StaleError:
-                self._views.pop(stream, None)
                 time.sleep(random.random() * min(attempt, 10) / 1000)  # noqa: S311  (spreads processes, hides nothing)
+            except (BudgetError, ParameterError):
+                # What was known may be out of date: the policy may allow more by now.
+                if not known:
+                    raise
         raise LedgerError(f"stream {stream!r} is charged by other processes all the time")
 
     def _look(self, stream: str, periods: Sequence[int]) -> _View:
@@ -164,7 +164,6 @@ class Charges:
                 charge = Charge.read(stream, row)
                 if (charge.plan, charge.data) == (made, digest):
                     self._replace(change, stream, charge, charge._replace(void=why))
-        self._views.pop(stream, None)
 
     def _check_windows(self, stream: str, view: _View, period: int) -> None:
         """Raise unless every window that meets a period is within the policy."""
@@ -196,6 +195,14 @@ class Charges:
                 ((text,),) = reading.rows("SELECT costs FROM optstream_plans WHERE digest = ?", (made,))
             self._costs[made] = accounting.from_data(json.loads(text))
         return self._costs[made]
+
+
+def _check_fits(stream: str, policy: Guarantee, w: int, alpha: float) -> None:
+    if (policy.w, policy.alpha) != (w, alpha):
+        raise ParameterError(
+            f"mechanism has w = {w} and alpha = {alpha:g}, but the policy of {stream!r} has w = {policy.w} and "
+            f"alpha = {policy.alpha:g}"
+        )
 
 
 CHARGED_ALONE = "SELECT 1 FROM optstream_charges WHERE stream = ? AND period = ? AND number = ? "

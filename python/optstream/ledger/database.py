@@ -45,7 +45,7 @@ class Database(ABC, Generic[Connection]):
     """The same, but for others that only read them."""
     location: str
     """Where it is, for messages; without a password."""
-    errors: type[Exception]
+    errors: tuple[type[Exception], ...]
     """What the driver raises."""
     duplicates: type[Exception]
     """What the driver raises if a row with the same key is there."""

@@ -29,7 +29,7 @@ class Postgres(Database["Connection"]):
     """Tables whose names start with ``optstream_`` in a database that others may use too."""
 
     blob, clustered, lock, share = "BYTEA", "", "FOR UPDATE", "FOR SHARE"
-    errors, duplicates = psycopg.Error, psycopg.errors.UniqueViolation
+    errors, duplicates = (psycopg.Error,), psycopg.errors.UniqueViolation
 
     def __init__(self, url: str, *, timeout: float) -> None:
         """Connect when it is needed."""
@@ -80,8 +80,11 @@ class Postgres(Database["Connection"]):
 
     def version(self, reading: Transaction) -> int:
         """Return the version of the ledger's tables, 0 if there are none."""
-        ((table,),) = reading.rows("SELECT to_regclass('optstream_ledger')::text")
-        if table is None:
+        # Asked of the table of tables: what is cached of names may lag behind a lock that was waited for.
+        tables = reading.rows(
+            "SELECT 1 FROM pg_tables WHERE tablename = 'optstream_ledger' AND schemaname = ANY (current_schemas(false))"
+        )
+        if not tables:
             return 0
         ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
         return int(version)

@@ -36,7 +36,8 @@ class SQLite(Database[sqlite3.Connection]):
     """A file with a write-ahead log, forced to disk at every commit."""
 
     blob, clustered, lock, share = "BLOB", "WITHOUT ROWID", "", ""
-    errors, duplicates = sqlite3.Error, sqlite3.IntegrityError
+    # The message about a damaged file may quote bytes that are no text.
+    errors, duplicates = (sqlite3.Error, UnicodeDecodeError), sqlite3.IntegrityError
 
     def __init__(self, path: str | Path, *, create: bool, timeout: float) -> None:
         """Make the file, readable by its owner alone, unless it exists."""
@@ -66,7 +67,7 @@ class SQLite(Database[sqlite3.Connection]):
         try:
             for pragma in PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
-        except sqlite3.Error:
+        except self.errors:
             connection.close()
             raise
         return connection
@@ -101,7 +102,7 @@ class SQLite(Database[sqlite3.Connection]):
             return f"{cause}; nothing was lost, make room and try again"
         if "readonly" in cause:
             return f"{cause}: it cannot be written"
-        if isinstance(error, sqlite3.DatabaseError) and ("malformed" in cause or "not a database" in cause):
+        if isinstance(error, UnicodeDecodeError) or "malformed" in cause or "not a database" in cause:
             return f"{cause}: it is damaged, or not a ledger"
         return cause
 
