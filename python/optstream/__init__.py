@@ -26,6 +26,7 @@ from optstream.errors import (
     ParameterTypeError,
     SolverError,
     StreamError,
+    UnknownStreamError,
 )
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
@@ -69,6 +70,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "TreeRelease",
+    "UnknownStreamError",
     "__version__",
     "above_threshold",
     "create_key",

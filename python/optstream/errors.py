@@ -85,8 +85,16 @@ class BudgetError(LedgerError):
     """
 
 
+class UnknownStreamError(LedgerError, LookupError):
+    """The ledger has no stream of this name.
+
+    >>> issubclass(UnknownStreamError, LookupError)
+    True
+    """
+
+
 class ConflictError(LedgerError):
-    """A period was released already from other data or with another plan; nothing was charged.
+    """A period was released from other data or with another plan, or will not be released; nothing was charged.
 
     >>> issubclass(ConflictError, LedgerError)
     True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import version
@@ -29,6 +29,7 @@ from optstream.tree_release import TreeMeasurement, assemble_tree
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime
     from decimal import Decimal
 
     from numpy.typing import NDArray
@@ -443,6 +444,18 @@ class OptStream:
                 np.concatenate([part.knots for part in parts]),
             )
         return self._assembled(arrays, restore)
+
+    def assemble_period(self, parts: Parts, period: int, start: int | datetime | None = None) -> Any:
+        """Return the release of one period of a stream: an array, or for a hierarchy an array for every node."""
+        hierarchy = self.hierarchy
+
+        def restore(values: NDArray[np.float64]) -> Any:
+            if hierarchy is None:
+                return values.ravel()
+            return {name: values[:, index] for index, name in enumerate(hierarchy.nodes)}
+
+        begin = period * self.guarantee.w if start is None else start
+        return replace(self.assemble([parts], restore), period=period, start=begin)
 
     @cached_property
     def _scale(self) -> float:

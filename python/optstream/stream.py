@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from optstream import accounting
-from optstream.errors import DataError, ParameterError, ParameterTypeError, StreamError
+from optstream.errors import ConflictError, DataError, LedgerError, ParameterError, ParameterTypeError, StreamError
 from optstream.ledger import Ledger
-from optstream.ledger.database import StaleError
+from optstream.ledger.database import StaleError, pause
 from optstream.mechanism import OptStream
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
-ATTEMPTS = 10
+LARGEST = 2**40
+"""Steps are below this: a time that is far off is a slip, and would close every period before it."""
+ATTEMPTS = 500
 """How often a push is tried again after another process has changed the stream."""
 
 
@@ -93,8 +95,8 @@ class Stream:
         self._rules = _Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
         self._state = _State() if state is None else _State.read(state, self._width)
         if ledger is not None:
-            # Makes the stream, so that a policy that does not fit shows now.
-            ledger.enrol(name, mechanism)
+            # What does not fit, such as another clock, shows now.
+            ledger.enrol(name, mechanism, str(self._clock))
             self._load()
 
     def __repr__(self) -> str:
@@ -139,13 +141,20 @@ class Stream:
             raise DataError("when and values differ in length, but must not") from None
         observations = [(self._clock.step_of(moment), self._vector(moment, value)) for moment, value in pairs]
         with self._lock:
-            for _ in range(ATTEMPTS):
+            for attempt in range(ATTEMPTS):
                 try:
                     return self._take(observations)
                 except StaleError:
                     # Another process has changed the stream, which may change what these observations mean.
                     self._load()
-        raise StreamError(f"stream {self._name!r} is changed by other processes all the time")
+                    pause(attempt)
+                except (StreamError, ConflictError):
+                    # Judged by what this process remembers, which may be out of date.
+                    revision = self._state.revision
+                    self._load()
+                    if self._state.revision == revision:
+                        raise
+        raise LedgerError(f"stream {self._name!r} is changed by other processes all the time")
 
     def flush(self) -> Any:
         """Close the open period although steps at its end are missing, as ``missing`` says; return its release."""
@@ -174,10 +183,10 @@ class Stream:
         return [step // w] if self._rules.late == "stored" else []
 
     def _stored(self, period: int) -> Any:
-        parts = None if self._ledger is None else self._ledger.parts(self._name, period)
-        if parts is None:
+        release = None if self._ledger is None else self._ledger.stored(self._name, period)
+        if release is None:
             raise StreamError(f"period {period} is closed, but its release is not stored")
-        return self._assembled(period, parts, self._mechanism)
+        return replace(release, start=self._clock.time_of(period * self._mechanism.guarantee.w))
 
     def _carry_out(self, state: _State, closed: Sequence[_Closed]) -> list[Any]:
         """Release what is closed and keep what is open, together; then go on from the new state."""
@@ -185,7 +194,8 @@ class Stream:
         forget = [step for step in before.values if step not in state.values]
         add = {step: value for step, value in state.values.items() if before.values.get(step) is not value}
         released: list[Any] = []
-        runs = _runs(closed, self._mechanism.guarantee.w)
+        w = self._mechanism.guarantee.w
+        runs = _runs(closed, w)
         for run in runs:
             mechanism, units = self._prepared(run, state.published)
             last = run is runs[-1]
@@ -201,13 +211,15 @@ class Stream:
                     finish=self._ledger.keeper(self._name, state.revision, forget, add) if last else None,
                 )
             released += [
-                self._assembled(period.period, part, mechanism) for period, part in zip(run, parts, strict=True)
+                mechanism.assemble_period(part, period.period, self._clock.time_of(period.period * w))
+                for period, part in zip(run, parts, strict=True)
             ]
             state.published = self._leaves_of(parts[-1])
         if self._ledger is not None:
-            if not runs and (forget or add):
+            if not runs:
+                # Also if nothing is new: what this process believes may be out of date.
                 self._ledger.keep(self._name, state.revision, forget, add)
-            state.revision += bool(runs or forget or add)
+            state.revision += 1
         self._state = state
         return released
 
@@ -219,17 +231,6 @@ class Stream:
         units = self._mechanism.read(data if self._mechanism.hierarchy is not None else data.ravel()).units
         return _within_budget(self._mechanism, run[0].sources), units
 
-    def _assembled(self, period: int, parts: Parts, mechanism: OptStream) -> Any:
-        hierarchy, w = mechanism.hierarchy, mechanism.guarantee.w
-
-        def restore(values: Vector) -> Any:
-            if hierarchy is None:
-                return values.ravel()
-            return {name: values[:, index] for index, name in enumerate(hierarchy.nodes)}
-
-        release = mechanism.assemble([parts], restore)
-        return replace(release, period=period, start=self._clock.time_of(period * w))
-
     def _leaves_of(self, parts: Parts) -> Vector:
         """Return what was released last of every leaf."""
         hierarchy = self._mechanism.hierarchy
@@ -240,10 +241,9 @@ class Stream:
         if self._ledger is None:
             return
         kept: Kept = self._ledger.kept(self._name)
-        last = None if kept.released is None else self._ledger.parts(self._name, kept.released)
         self._state = _State(
             released=kept.released,
-            published=None if last is None else self._leaves_of(last),
+            published=None if kept.published is None else self._leaves_of(kept.published),
             values=dict(kept.values),
             revision=kept.revision,
         )
@@ -274,6 +274,11 @@ class _Clock:
     step: timedelta | None
     origin: datetime | None
 
+    def __str__(self) -> str:
+        if self.step is None or self.origin is None:
+            return "steps"
+        return f"steps of {self.step.total_seconds():g} s from {_utc(self.origin).isoformat()}"
+
     @classmethod
     def of(cls, step: timedelta | None, origin: datetime | None) -> _Clock:
         if (step is None) != (origin is None):
@@ -292,9 +297,7 @@ class _Clock:
                 raise ParameterTypeError(
                     f"when is of type {type(when).__name__}, but must be an int without step and origin"
                 )
-            if when < 0:
-                raise StreamError(f"when is {when}, but must not be negative")
-            return int(when)
+            return _checked(int(when))
         moment = when.astype("datetime64[us]").item() if isinstance(when, np.datetime64) else when
         if not isinstance(moment, datetime):
             raise ParameterTypeError(f"when is of type {type(when).__name__}, but must be datetime")
@@ -305,13 +308,19 @@ class _Clock:
             raise StreamError(f"when is {when}, but must be a whole number of steps of {self.step} after {self.origin}")
         if number < 0:
             raise StreamError(f"when is {when}, but must not be before the origin {self.origin}")
-        return number
+        return _checked(number)
 
     def time_of(self, step: int) -> int | datetime:
         if self.step is None or self.origin is None:
             return step
         zone = self.origin.tzinfo
         return (_utc(self.origin) + step * self.step).astimezone(zone) if zone else self.origin + step * self.step
+
+
+def _checked(step: int) -> int:
+    if not 0 <= step < LARGEST:
+        raise StreamError(f"when is step {step}, but must be from 0 to {LARGEST - 1}")
+    return step
 
 
 def _utc(moment: datetime) -> datetime:
@@ -494,7 +503,10 @@ def _within_budget(mechanism: OptStream, sources: Mapping[int, int]) -> OptStrea
 def _number(name: str, value: Any) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
         raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
-    number = float(value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = np.inf
     if not np.isfinite(number):
         raise DataError(f"{name} is {number}, but must be finite")
     return number

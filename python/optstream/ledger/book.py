@@ -6,7 +6,7 @@ import json
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from optstream import accounting
+from optstream import accounting, plan
 from optstream.errors import LedgerError, ParameterError, ParameterTypeError
 from optstream.guarantee import Guarantee
 from optstream.keys import CuratorKey, find_key
@@ -84,6 +84,7 @@ class Ledger:
         self._database = _open(url, create=create, timeout=timeout)
         own = CuratorKey(migrate(self._database, create=create))
         self._charges = Charges(self._database)
+        self._mechanisms: dict[bytes, OptStream] = {}
         self._protocol = Protocol(self._database, self._charges, curator, curator or own)
 
     def __enter__(self) -> Self:
@@ -200,15 +201,19 @@ class Ledger:
             policy = self._policy(reading, stream)
             return tuple(self._entries(reading, stream, policy))
 
-    def stored(self, stream: str, period: int) -> NDArray[np.float64] | None:
-        """Return the released values of a period, a row of steps (one for every node of a hierarchy), or None."""
-        parts = self.parts(stream, period)
-        return None if parts is None else parts.values
-
-    def parts(self, stream: str, period: int) -> Parts | None:
-        """Return everything that was released of a period, or None."""
+    def releases(self, stream: str, first: int = 0, last: int = LARGEST) -> list[Any]:
+        """Return the stored releases of the periods from ``first`` to ``last``, each as it was released."""
         with self._database.transaction(write=False) as reading:
-            return stored(reading, stream, period, period).get(period)
+            self._policy(reading, stream)
+            parts = stored(reading, stream, first, last)
+            plans = {charge.period: charge.plan for charge in self._charged(reading, stream, first, last)}
+            mechanisms = {digest: self._mechanism(reading, digest) for digest in {plans[period] for period in parts}}
+        return [mechanisms[plans[period]].assemble_period(part, period) for period, part in parts.items()]
+
+    def stored(self, stream: str, period: int) -> Any:
+        """Return the release of a period as it is stored, or None."""
+        found = self.releases(stream, period, period)
+        return found[0] if found else None
 
     def export(self, target: TextIO) -> int:
         """Write streams, plans and periods with their released values as lines of JSON; return their number.
@@ -250,15 +255,17 @@ class Ledger:
 
     # What a stream keeps of its open period.
 
-    def enrol(self, stream: str, mechanism: OptStream) -> None:
-        """Write a stream and a plan down without charging anything."""
+    def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps") -> None:
+        """Write a stream, its plan and its clock down without charging anything."""
         _check_stream(stream)
         self._protocol.enrol(stream, PricedPlan.of(mechanism))
+        with self._database.transaction() as change:
+            observations.set_clock(change, stream, clock)
 
     def kept(self, stream: str) -> Kept:
         """Return the open period of a stream."""
         with self._database.transaction(write=False) as reading:
-            return observations.load(reading, stream)
+            return observations.load(reading, stream, self._policy(reading, stream).w)
 
     def keep(self, stream: str, revision: int, forget: list[int], add: Mapping[int, NDArray[np.float64]]) -> None:
         """Change the open period of a stream, provided that its revision is the given one."""
@@ -271,12 +278,19 @@ class Ledger:
         """Return the same as part of a transaction."""
         return lambda change: observations.keep(change, stream, revision=revision, forget=forget, add=add)
 
-    # The steps of the protocol.
-
     # Rows.
 
     def _policy(self, reading: Transaction, stream: str, *, lock: bool = False) -> Guarantee:
         return policy_of(stream, reading.rows(POLICY + (self._database.lock if lock else ""), (stream,)))
+
+    def _mechanism(self, reading: Transaction, digest: bytes) -> OptStream:
+        """Return the mechanism of a plan."""
+        if digest not in self._mechanisms:
+            ((text,),) = reading.rows("SELECT description FROM optstream_plans WHERE digest = ?", (digest,))
+            content = json.loads(text)
+            content.pop("held", None)
+            self._mechanisms[digest] = plan.build(content)
+        return self._mechanisms[digest]
 
     def _charged(self, reading: Transaction, stream: str, first: int, last: int) -> list[Charge]:
         return [Charge.of(row) for row in reading.rows(CHARGED, (stream, first, last))]

@@ -9,15 +9,13 @@ overspent by a race, and no lock is held while a process thinks.
 from __future__ import annotations
 
 import json
-import random
-import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream import accounting
 from optstream.errors import BudgetError, LedgerError, ParameterError
-from optstream.ledger.database import StaleError
-from optstream.ledger.rows import CHARGE, CHARGED, POLICY, RECHARGE, Charge, policy_of, policy_row, stored
+from optstream.ledger.database import StaleError, pause
+from optstream.ledger.rows import CHARGE, CHARGED, POLICY, RECHARGE, Charge, check_fits, policy_of, policy_row, stored
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -85,10 +83,10 @@ class Charges:
             if view is None or not known:
                 view = self._look(stream, periods)
             try:
-                _check_fits(stream, view.policy, w, alpha)
+                check_fits(stream, view.policy, w, alpha)
                 return self._charge(stream, made, digests, view)
             except StaleError:
-                time.sleep(random.random() * min(attempt, 10) / 1000)  # noqa: S311  (spreads processes, hides nothing)
+                pause(attempt)
             except (BudgetError, ParameterError):
                 # What was known may be out of date: the policy may allow more by now.
                 if not known:
@@ -195,14 +193,6 @@ class Charges:
                 ((text,),) = reading.rows("SELECT costs FROM optstream_plans WHERE digest = ?", (made,))
             self._costs[made] = accounting.from_data(json.loads(text))
         return self._costs[made]
-
-
-def _check_fits(stream: str, policy: Guarantee, w: int, alpha: float) -> None:
-    if (policy.w, policy.alpha) != (w, alpha):
-        raise ParameterError(
-            f"mechanism has w = {w} and alpha = {alpha:g}, but the policy of {stream!r} has w = {policy.w} and "
-            f"alpha = {policy.alpha:g}"
-        )
 
 
 CHARGED_ALONE = "SELECT 1 FROM optstream_charges WHERE stream = ? AND period = ? AND number = ? "

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import random
+import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
@@ -13,13 +15,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Database", "StaleError", "Transaction"]
+__all__ = ["Database", "StaleError", "Transaction", "pause"]
 
 Connection = TypeVar("Connection")
 
 
 class StaleError(LedgerError):
     """Another process has written what this one was about to write; what it knows is out of date."""
+
+
+def pause(attempt: int) -> None:
+    """Wait for a random time, so that processes that met do not meet again."""
+    time.sleep(random.random() * min(attempt, 10) / 1000)  # noqa: S311  (spreads processes, hides nothing)
 
 
 class Transaction(Protocol):

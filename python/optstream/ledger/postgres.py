@@ -62,7 +62,9 @@ class Postgres(Database["Connection"]):
         if connection.closed:
             return False
         # The server has nothing to say on an idle connection unless it has closed it.
-        return not select.select([connection.fileno()], [], [], 0)[0]
+        poll = select.poll()
+        poll.register(connection.fileno(), select.POLLIN)
+        return not poll.poll(0)
 
     @contextmanager
     def _begin(self, connection: Connection, *, write: bool) -> Iterator[Transaction]:
@@ -76,7 +78,9 @@ class Postgres(Database["Connection"]):
         return _Statements(connection)
 
     def _explain(self, error: Exception) -> str:
-        return str(error).strip() or type(error).__name__
+        # The primary message alone: others may quote rows.
+        primary = error.diag.message_primary if isinstance(error, psycopg.Error) else None
+        return primary or str(error).strip() or type(error).__name__
 
     def version(self, reading: Transaction) -> int:
         """Return the version of the ledger's tables, 0 if there are none."""

@@ -21,7 +21,7 @@ from tqdm.auto import tqdm
 
 from optstream import accounting, plan
 from optstream.errors import ConflictError, ParameterError, SolverError
-from optstream.ledger.rows import CHARGED, STORE, Charge, policy_row, seal, stored
+from optstream.ledger.rows import CHARGED, POLICY, STORE, Charge, check_fits, policy_of, policy_row, seal, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -105,17 +105,19 @@ class Protocol:
         """Write the plan and the stream down, once.
 
         Raises:
-            ParameterError: The stream was begun with another key.
+            ParameterError: The stream was begun with another key, or for windows of another length or another alpha.
         """
         if (stream, made.digest) in self._enrolled:
             return
+        guarantee = made.mechanism.guarantee
         costs = json.dumps(accounting.to_data(made.costs))
         with self._database.transaction() as change:
             change.write(
                 "INSERT INTO optstream_plans VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
                 (made.digest, made.description, made.mechanism.statement.to_json(), costs),
             )
-            self.add_stream(change, stream, made.mechanism.guarantee)
+            self.add_stream(change, stream, guarantee)
+            check_fits(stream, policy_of(stream, change.rows(POLICY, (stream,))), guarantee.w, guarantee.alpha)
             ((found,),) = change.rows("SELECT key_check FROM optstream_streams WHERE name = ?", (stream,))
         begun, mine = None if found is None else bytes(found), self._key_check()
         if begun != mine:
@@ -168,24 +170,32 @@ class Protocol:
             rows.append((stream, number, digests[number], result, now, sealed, *charge))
         statement = STORE.format(lock=self._database.lock)
         if finish is None and len(rows) == 1:
-            written = self._database.write_alone(statement, rows[0])
-        else:
-            with self._database.transaction() as change:
-                written = change.write(statement, *rows)
-                if finish is not None:
-                    finish(change)
-        if written == len(rows):
-            return dict(drawn)
-        with self._database.transaction(write=False) as reading:
-            theirs = stored(reading, stream, min(drawn), max(drawn))
-            charged = reading.rows(CHARGED, (stream, min(drawn), max(drawn)))
-        digest_of = {charge.period: (charge.plan, charge.data) for charge in map(Charge.of, charged)}
-        for number in drawn:
-            if number not in theirs or digest_of[number] != (made.digest, digests[number]):
+            if self._database.write_alone(statement, rows[0]) == 1:
+                return dict(drawn)
+            with self._database.transaction(write=False) as reading:
+                return self._theirs(reading, stream, made, {number: digests[number] for number in drawn})
+        with self._database.transaction() as change:
+            mine = change.write(statement, *rows) == len(rows)
+            # Raises, and undoes everything, unless each period is stored from this very data: only then is it finished.
+            result_of = dict(drawn) if mine else self._theirs(change, stream, made, {n: digests[n] for n in drawn})
+            if finish is not None:
+                finish(change)
+        return result_of
+
+    def _theirs(
+        self, reading: Transaction, stream: str, made: PricedPlan, digests: Mapping[int, bytes]
+    ) -> dict[int, Parts]:
+        """Return what other processes have stored for the same plan and data."""
+        numbers = list(digests)
+        found = stored(reading, stream, numbers[0], numbers[-1])
+        charged = [Charge.of(row) for row in reading.rows(CHARGED, (stream, numbers[0], numbers[-1]))]
+        digest_of = {charge.period: (charge.plan, charge.data) for charge in charged}
+        for number, digest in digests.items():
+            if number not in found or digest_of.get(number) != (made.digest, digest):
                 raise ConflictError(
                     f"period {number} of {stream!r} was charged by another process for other data or another plan"
                 )
-        return {number: theirs[number] for number in drawn}
+        return {number: found[number] for number in numbers}
 
 
 def _number(period: int) -> bytes:

@@ -6,7 +6,7 @@ from fractions import Fraction
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optstream.errors import ConflictError, LedgerError
+from optstream.errors import ConflictError, LedgerError, ParameterError, UnknownStreamError
 from optstream.guarantee import Guarantee
 from optstream.release import Parts
 
@@ -15,7 +15,19 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Transaction
 
-__all__ = ["CHARGE", "CHARGED", "POLICY", "RECHARGE", "STORE", "Charge", "policy_of", "policy_row", "seal", "stored"]
+__all__ = [
+    "CHARGE",
+    "CHARGED",
+    "POLICY",
+    "RECHARGE",
+    "STORE",
+    "Charge",
+    "check_fits",
+    "policy_of",
+    "policy_row",
+    "seal",
+    "stored",
+]
 
 POLICY = "SELECT epsilon, w, alpha, neighbours FROM optstream_streams WHERE name = ? "
 CHARGED = (
@@ -90,7 +102,7 @@ class Charge(NamedTuple):
     def check_void(self, stream: str) -> None:
         """Raise if the period will not be released."""
         if self.void:
-            raise LedgerError(f"period {self.period} of {stream!r} is void and will not be released: {self.void}")
+            raise ConflictError(f"period {self.period} of {stream!r} is void and will not be released: {self.void}")
 
 
 def seal(*fields: str | int | bytes) -> bytes:
@@ -107,9 +119,18 @@ def policy_row(policy: Guarantee) -> tuple[str, int, str, str]:
 def policy_of(stream: str, rows: Sequence[tuple[Any, ...]]) -> Guarantee:
     """Return the policy that a database gave for ``POLICY``."""
     if not rows:
-        raise LedgerError(f"stream {stream!r} is not in the ledger, but must be")
+        raise UnknownStreamError(f"stream {stream!r} is not in the ledger, but must be")
     ((epsilon, w, alpha, neighbours),) = rows
     return Guarantee(epsilon=Fraction(epsilon), w=w, alpha=float(alpha), neighbours=neighbours)
+
+
+def check_fits(stream: str, policy: Guarantee, w: int, alpha: float) -> None:
+    """Raise if a mechanism is not for the window and the alpha of a policy."""
+    if (policy.w, policy.alpha) != (w, alpha):
+        raise ParameterError(
+            f"mechanism has w = {w} and alpha = {alpha:g}, but the policy of {stream!r} has w = {policy.w} and "
+            f"alpha = {policy.alpha:g}"
+        )
 
 
 def stored(reading: Transaction, stream: str, first: int, last: int) -> dict[int, Parts]:

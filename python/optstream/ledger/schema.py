@@ -37,9 +37,11 @@ MIGRATIONS = (
         released TEXT NOT NULL, seal {blob} NOT NULL, PRIMARY KEY (stream, period),
         FOREIGN KEY (stream, period) REFERENCES optstream_charges (stream, period)) {clustered}
     """,
-    # Observations of the open period of a stream. The revision tells whether another process has changed them.
+    # Observations of the open period of a stream. The revision tells whether another process has changed them. The
+    # clock says which time a step is: on another clock the same hours could be released again as another period.
     """
     ALTER TABLE optstream_streams ADD COLUMN revision BIGINT NOT NULL DEFAULT 0;
+    ALTER TABLE optstream_streams ADD COLUMN clock TEXT;
     CREATE TABLE optstream_observations (
         stream TEXT NOT NULL REFERENCES optstream_streams, step BIGINT NOT NULL, value {blob} NOT NULL,
         PRIMARY KEY (stream, step))
