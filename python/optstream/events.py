@@ -1,0 +1,479 @@
+"""Raw events to series: what each entity adds to a step, bounded exactly, and summed.
+
+A release protects an entity only as far as the entity moves a step by at most ``alpha``. Here that bound is enforced
+in integers, so that neither rounding nor the order of events, chunks and threads can exceed or change it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
+from fractions import Fraction
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import narwhals.stable.v2 as nw
+import numpy as np
+from tqdm.auto import tqdm
+
+from optstream import _core
+from optstream.errors import DataError, ParameterError, ParameterTypeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import polars as pl
+
+__all__ = ["aggregate"]
+
+# About how many events are grouped at once.
+PASS_EVENTS = 10_000_000
+# The largest number of values of the result: a mistyped year must not take all memory.
+MAX_VALUES = 50_000_000
+# The largest size of one event in grid units, and the most events of one entity in one step: sums stay below 2^63.
+MAX_UNITS, MAX_EVENTS = 2**40, 2**22
+LONGEST_STEP = timedelta(days=36_525)
+NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
+
+
+def aggregate(
+    events: Any,
+    *,
+    entity: str,
+    time: str,
+    step: timedelta | str | None = None,
+    value: str | None = None,
+    alpha: float = 1.0,
+    clip: tuple[float, float] | None = None,
+    start: datetime | date | int | None = None,
+    stop: datetime | date | int | None = None,
+    grid: float | None = None,
+    group: str | None = None,
+) -> pl.DataFrame:
+    """Return the series of raw events: distinct entities per step, or the sum of their clipped values.
+
+    Without ``value`` a step holds the number of distinct entities that have an event in it. With ``value`` it holds the
+    sum over entities of ``clip(sum of the entity's values in the step)``. The result is dense: a row for every step
+    from ``start`` to before ``stop``, zeros where nothing happened.
+
+    **Guarantee.** Whatever one entity does (adds, removes, moves or changes any of its events), no step moves by more
+    than ``alpha``. Every event by itself becomes an integer number of grid units, ``floor(value / grid + 1/2)``, cut
+    off at 2^40 in size. An entity's integers of one step are added and clipped to
+    ``[l, u] = [ceil(lower / grid), floor(upper / grid)]``, or are absent and count 0. So an entity contributes an
+    integer from ``min(l, 0)`` to ``max(u, 0)``, whatever its events are, and a change of its events moves the step's
+    sum by at most ``max(u, 0) - min(l, 0)`` units. That is at most ``(max(upper, 0) - min(lower, 0)) / grid``, which is
+    required to be at most ``alpha / grid``. All sums are integers up to 2^53, so multiplying by the grid, a power of
+    two, is exact. Distinct entities count 0 or 1. With ``group`` an entity moves one column, that of its group:
+    entities in more than one are refused.
+
+    Give ``start`` and ``stop``: where they are taken from the data, the range of the result is not protected. Neither
+    is the set of groups. An error that reports on the data tells that there is an error, so treat it as private.
+
+    Memory does not grow with the number of events beyond about ten million: larger inputs are read in several passes
+    over ranges of time. Parquet that is sorted by time is fastest; a LazyFrame is computed once per pass.
+
+    Args:
+        events: The path of a Parquet or CSV file (``.parquet``, ``.pq``, ``.csv``, ``.csv.gz``, ``.tsv``), a polars
+            DataFrame or LazyFrame, or a frame of pandas or pyarrow.
+        entity: The column that says whose event it is.
+        time: The column of datetimes, dates, or whole step numbers. Zoned times are cut into steps in UTC, so a change
+            of summer time neither drops nor repeats a step, and are returned in their zone.
+        step: The length of a step, such as ``"30m"``, ``"1h30m"`` or a timedelta; None if ``time`` holds step numbers.
+        value: The column of numbers to add up; None to count distinct entities.
+        alpha: How much one entity may move one step; at least 1 for distinct entities.
+        clip: The bounds ``(lower, upper)`` of an entity's sum within one step, by default ``(0, alpha)``. Since an
+            absent entity adds 0, ``max(upper, 0) - min(lower, 0)`` must be at most ``alpha``.
+        start: Where the first step begins. By default the step of the first event, counted from the Unix epoch.
+        stop: Where the last step ends, a whole number of steps after ``start``. By default after the last event.
+        grid: The public grid of the values, a power of two; by default :func:`optstream.noise.default_grid`.
+        group: The column of groups, such as the leaves of a hierarchy. The result has one column per group.
+
+    Returns:
+        A polars frame: the column ``time`` with the beginning of every step, and ``"count"``, or the column ``value``,
+        or one column per group in the order of their names.
+
+    Raises:
+        ParameterError: A parameter lies outside its bound, a column does not exist, or polars is not installed.
+        ParameterTypeError: A parameter or a column has the wrong type.
+        DataError: A column holds nulls, NaN or infinities, an entity belongs to more than one group, or there is no
+            event and no range.
+
+    Example:
+        >>> import polars as pl
+        >>> from datetime import datetime
+        >>> meters = pl.DataFrame({
+        ...     "home": ["a", "a", "b", "a"],
+        ...     "at": [datetime(2016, 1, 1, h, m) for h, m in [(0, 5), (0, 20), (0, 25), (1, 10)]],
+        ...     "kwh": [0.5, 9.0, 0.25, 0.75],
+        ... })
+        >>> day = {"start": datetime(2016, 1, 1), "stop": datetime(2016, 1, 1, 2)}
+        >>> aggregate(meters, entity="home", time="at", step="30m", **day)["count"].to_list()
+        [2, 0, 1, 0]
+        >>> aggregate(meters, entity="home", time="at", step="30m", value="kwh", alpha=2.0, **day)["kwh"].to_list()
+        [2.25, 0.0, 0.75, 0.0]
+    """
+    try:
+        import polars as pl  # noqa: PLC0415  (an optional dependency)
+    except ImportError:
+        raise ParameterError("aggregate needs polars: pip install 'optstream[polars]'") from None
+
+    roles = {"entity": entity, "time": time, "value": value, "group": group}
+    names = {role: name for role, name in roles.items() if name is not None}
+    if len(set(names.values())) < len(names):
+        raise ParameterError(f"columns are {names}, but must be different")
+    bound = _bound(alpha, clip, grid, counting=value is None)
+    frame, schema = _typed(_scan(events, names), names, start)
+    rows, first, last = _check(frame, schema, names)
+    axis = _axis(schema[time], step=step, start=start, stop=stop, first=first, last=last)
+    columns = [value or "count"] if group is None else _groups(frame, entity, group, rows)
+    if time in columns:
+        raise ParameterError(f"time is {time!r}, but must not be the name of another column of the result")
+    if axis.steps * len(columns) > MAX_VALUES:
+        raise ParameterError(
+            f"start, stop and step give {axis.steps} steps for {len(columns)} columns, but at most {MAX_VALUES} values "
+            "are allowed"
+        )
+    if rows * max(-bound.lower, bound.upper) > 2**53:
+        raise ParameterError(f"grid is {bound.grid}, but must be coarser: {rows} events may add up to over 2^53 units")
+
+    column = pl.lit(0) if group is None else pl.col(group).cast(pl.String).cast(pl.Enum(columns)).to_physical()
+    prepared = frame.select(
+        pl.col(time).alias("time"),
+        _hashed(entity).alias("entity"),
+        (axis.number(time) * len(columns) + column.cast(pl.Int64)).alias("cell"),
+        (pl.lit(1) if value is None else _units(value, bound.grid)).alias("units"),
+    )
+    cells = np.zeros(axis.steps * len(columns), dtype=np.int64)
+    passes = _passes(frame, time, axis, rows)
+    for begin, end, part, parts in tqdm(passes, desc="aggregating", unit="pass", disable=None, leave=False):
+        chosen = prepared.filter(axis.between("time", begin, end), pl.col("entity") % parts == part)
+        if value is None:
+            added = _collect(chosen.group_by("cell").agg(pl.col("entity").n_unique().cast(pl.Int64).alias("units")))
+        else:
+            pairs = chosen.group_by("cell", "entity").agg(pl.col("units").sum(), pl.len().alias("events"))
+            clipped = pl.col("units").clip(bound.lower, bound.upper).sum()
+            added = _collect(pairs.group_by("cell").agg(clipped, pl.col("events").max()))
+            # The sums are looked at only if none of them can have overflowed.
+            if (added["events"] > MAX_EVENTS).any():
+                raise DataError(f"entity {entity!r} has an entity with more than {MAX_EVENTS} events in one step")
+        cells[added["cell"].to_numpy()] += added["units"].to_numpy()
+    table = cells.reshape(axis.steps, len(columns))
+    series = table if value is None else table * bound.grid
+    return pl.DataFrame({time: axis.times(), **{name: series[:, at] for at, name in enumerate(columns)}})
+
+
+class _Bound(NamedTuple):
+    """What an entity with events in a step may add to it, in units of the grid."""
+
+    grid: float
+    lower: int
+    upper: int
+
+
+def _bound(alpha: float, clip: tuple[float, float] | None, grid: float | None, *, counting: bool) -> _Bound:
+    _check_number("alpha", alpha)
+    if alpha <= 0:
+        raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
+    if counting:
+        if clip is not None or grid is not None:
+            raise ParameterError("clip or grid is given, but must be None without a value to add up")
+        if alpha < 1:
+            raise ParameterError(f"alpha is {alpha}, but must be at least 1 for distinct entities")
+        return _Bound(1.0, 0, 1)
+    lower, upper = (Fraction(0), Fraction(alpha)) if clip is None else _clip(clip, alpha)
+    size = _core.default_grid(float(alpha)) if grid is None else grid
+    _check_number("grid", size)
+    if not alpha / MAX_UNITS <= size <= alpha or math.frexp(size)[0] != 0.5:  # noqa: PLR2004
+        raise ParameterError(f"grid is {grid}, but must be a power of two from alpha / 2^40 to alpha = {alpha}")
+    bound = _Bound(float(size), math.ceil(lower / Fraction(size)), math.floor(upper / Fraction(size)))
+    if bound.lower > bound.upper:
+        raise ParameterError(f"clip is {clip}, but must hold a multiple of grid = {size}")
+    return bound
+
+
+def _clip(clip: tuple[float, float], alpha: float) -> tuple[Fraction, Fraction]:
+    if not isinstance(clip, tuple) or len(clip) != 2:  # noqa: PLR2004
+        raise ParameterTypeError(f"clip is {clip!r}, but must be a tuple (lower, upper)")
+    _check_number("clip[0]", clip[0])
+    _check_number("clip[1]", clip[1])
+    lower, upper = Fraction(clip[0]), Fraction(clip[1])
+    if lower >= upper:
+        raise ParameterError(f"clip is {clip}, but must be (lower, upper) with lower < upper")
+    reach = max(upper, Fraction(0)) - min(lower, Fraction(0))
+    if reach > Fraction(alpha):
+        raise ParameterError(f"clip is {clip}, which moves a step by {float(reach)}, more than alpha = {alpha}")
+    return lower, upper
+
+
+def _check_number(name: str, number: Any) -> None:
+    if isinstance(number, bool) or not isinstance(number, (int, float, Fraction)):
+        raise ParameterTypeError(f"{name} is of type {type(number).__name__}, but must be a real number")
+    if not math.isfinite(number):
+        raise ParameterError(f"{name} is {number}, but must be finite")
+
+
+def _scan(events: Any, names: dict[str, str]) -> pl.LazyFrame:
+    """Return the events as a frame that is not read yet."""
+    import polars as pl  # noqa: PLC0415
+
+    if isinstance(events, (pl.DataFrame, pl.LazyFrame)):
+        return events.lazy()
+    if not isinstance(events, (str, os.PathLike)):
+        try:
+            table = nw.from_native(events, eager_only=True)
+        except TypeError:
+            raise ParameterTypeError(
+                f"events is of type {type(events).__name__}, but must be a path or a frame of polars, pandas or pyarrow"
+            ) from None
+        present = set(names.values()) <= set(table.columns)
+        return pl.LazyFrame((table.select(list(names.values())) if present else table.head(0)).to_polars())
+    path = os.fspath(events)
+    # A file that exists is no pattern, whatever brackets are in its name.
+    glob = not Path(path).exists()
+    if path.endswith((".parquet", ".pq")):
+        return pl.scan_parquet(path, glob=glob)
+    if path.endswith((".csv", ".csv.gz", ".tsv")):
+        # Names are text even where they look like numbers: "007" is not "7".
+        types = {name: pl.Float64 if role == "value" else pl.String for role, name in names.items() if role != "time"}
+        comma = "\t" if path.endswith(".tsv") else ","
+        return pl.scan_csv(path, separator=comma, schema_overrides=types, try_parse_dates=True, glob=glob)
+    raise ParameterError(f"events is {path!r}, but must end in .parquet, .pq, .csv, .csv.gz or .tsv")
+
+
+@contextmanager
+def _reading() -> Iterator[None]:
+    """Pass on that polars cannot read the data, but not its message, which may quote the data."""
+    import polars as pl  # noqa: PLC0415
+
+    try:
+        yield
+    except pl.exceptions.PolarsError as error:
+        raise DataError(f"events cannot be read: polars raised {type(error).__name__}") from None
+
+
+def _collect(frame: pl.LazyFrame) -> pl.DataFrame:
+    with _reading():
+        return frame.collect(engine="streaming")
+
+
+def _typed(frame: pl.LazyFrame, names: dict[str, str], start: Any) -> tuple[pl.LazyFrame, pl.Schema]:
+    """Return the frame and the types of its columns, which a file without rows does not tell."""
+    import polars as pl  # noqa: PLC0415
+
+    with _reading():
+        schema = frame.collect_schema()
+    if start is None or schema.get(names["time"]) not in {pl.String, pl.Null} or not _collect(frame.head(1)).is_empty():
+        return frame, schema
+    times = pl.Int64() if isinstance(start, int) else pl.Datetime("us", getattr(start, "tzinfo", None) and "UTC")
+    types = {"entity": pl.String(), "time": times, "value": pl.Float64(), "group": pl.String()}
+    schema = pl.Schema({name: types[role] for role, name in names.items()})
+    return pl.LazyFrame(schema=schema), schema
+
+
+def _check(frame: pl.LazyFrame, schema: pl.Schema, names: dict[str, str]) -> tuple[int, int | None, int | None]:
+    """Return the number of events and the first and last time; refuse columns and rows that cannot be used."""
+    import polars as pl  # noqa: PLC0415
+
+    counts = [pl.len().alias("rows")]
+    for role, name in names.items():
+        if name not in schema:
+            raise ParameterError(f"{role} is {name!r}, but must be a column of events: {', '.join(schema)}")
+        column, dtype = pl.col(name), schema[name]
+        wanted, fits = "names or numbers", not dtype.is_nested() and dtype != pl.Object
+        if role == "time":
+            steps = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
+            wanted, fits = "datetimes, dates or integers of at most 63 bits", dtype in (pl.Date, pl.Datetime, *steps)
+            ends = {"first": column.min(), "last": column.max()}
+            counts.extend(end.to_physical().cast(pl.Int64).alias(key) for key, end in ends.items())
+        elif role == "value":
+            wanted, fits = "numbers", dtype.is_numeric()
+            counts.append(column.cast(pl.Float64).is_infinite().sum().alias("infinite"))
+        if not fits:
+            raise ParameterTypeError(f"{role} {name!r} holds {dtype}, but must hold {wanted}")
+        lost = column.is_null() | column.is_nan() if dtype.is_float() else column.is_null()
+        counts.append(lost.sum().alias(role))
+    found = _collect(frame.select(counts)).row(0, named=True)
+    for role, name in names.items():
+        if found[role]:
+            raise DataError(f"{role} {name!r} is null or NaN in {found[role]} rows, but must be known in all")
+    if found.get("infinite"):
+        raise DataError(f"value {names['value']!r} is infinite in {found['infinite']} rows, but must be finite in all")
+    return found["rows"], found["first"], found["last"]
+
+
+class _Axis(NamedTuple):
+    """The steps of the result, in the integers that stand for times inside polars."""
+
+    dtype: pl.DataType
+    origin: int
+    length: int
+    steps: int
+
+    def number(self, time: str) -> pl.Expr:
+        """Return the number of the step of each time, without the difference of far times, which could overflow."""
+        import polars as pl  # noqa: PLC0415
+
+        whole, rest = divmod(self.origin, self.length)
+        return (pl.col(time).to_physical().cast(pl.Int64) - rest) // self.length - whole
+
+    def between(self, time: str, begin: int, end: int) -> pl.Expr:
+        """Return which times lie in steps [begin, end), said of the column itself so that row groups can be skipped."""
+        import polars as pl  # noqa: PLC0415
+
+        at, behind = (pl.lit(self.origin + step * self.length, pl.Int64).cast(self.dtype) for step in (begin, end))
+        return (pl.col(time) >= at) & (pl.col(time) < behind)
+
+    def times(self) -> pl.Series:
+        """Return where every step begins."""
+        import polars as pl  # noqa: PLC0415
+
+        behind = self.origin + self.steps * self.length
+        return pl.int_range(self.origin, behind, self.length, eager=True).cast(self.dtype)
+
+
+def _axis(
+    dtype: pl.DataType,
+    *,
+    step: timedelta | str | None,
+    start: datetime | date | int | None,
+    stop: datetime | date | int | None,
+    first: int | None,
+    last: int | None,
+) -> _Axis:
+    """Return the steps from start to stop, or where these are missing from the first to the last event."""
+    import polars as pl  # noqa: PLC0415
+
+    length = _length(dtype, step)
+    begin, end = (_moment(name, moment, dtype) for name, moment in (("start", start), ("stop", stop)))
+    if begin is not None and end is not None and begin >= end:
+        raise ParameterError(f"stop is {stop}, but must lie after start = {start}")
+    if begin is None and first is not None:
+        begin = first // length * length
+    if end is None and last is not None and begin is not None:
+        end = begin + ((last - begin) // length + 1) * length
+    if begin is None or end is None or begin >= end:
+        raise DataError("no event lies in the range: give start and stop for a series of zeros")
+    if (end - begin) % length:
+        raise ParameterError(f"stop is {stop}, but must lie a whole number of steps after the beginning of the first")
+    return _Axis(pl.Int64() if dtype.is_integer() else dtype, begin, length, (end - begin) // length)
+
+
+def _length(dtype: pl.DataType, step: timedelta | str | None) -> int:
+    """Return the length of a step in units of the column of times."""
+    if dtype.is_integer():
+        if step is not None:
+            raise ParameterError(f"step is {step!r}, but must be None, since time holds step numbers")
+        return 1
+    if isinstance(step, str) and re.fullmatch(r"(\d{1,9}(us|ms|s|m|h|d))+", step):
+        length = sum(int(number) * NANOSECONDS[unit] for number, unit in re.findall(r"(\d+)([a-z]+)", step))
+    elif isinstance(step, str):
+        raise ParameterError(f"step is {step!r}, but must be like '30m' or '1h30m', with units us, ms, s, m, h, d")
+    elif isinstance(step, timedelta):
+        length = step // timedelta(microseconds=1) * NANOSECONDS["us"]
+    else:
+        raise ParameterTypeError(f"step is of type {type(step).__name__}, but must be a timedelta or like '30m'")
+    if not 0 < length <= LONGEST_STEP // timedelta(microseconds=1) * NANOSECONDS["us"]:
+        raise ParameterError(f"step is {step}, but must be positive and at most {LONGEST_STEP.days} days")
+    if length % _unit(dtype):
+        raise ParameterError(f"step is {step}, but must be a whole number of units of time, which holds {dtype}")
+    return length // _unit(dtype)
+
+
+def _moment(name: str, moment: datetime | date | int | None, dtype: pl.DataType) -> int | None:
+    """Return the integer that stands for a moment in the column of times."""
+    if moment is None:
+        return None
+    wanted = int if dtype.is_integer() else date
+    if isinstance(moment, bool) or not isinstance(moment, wanted):
+        raise ParameterTypeError(
+            f"{name} is of type {type(moment).__name__}, but must be {wanted.__name__}, as time is"
+        )
+    if isinstance(moment, int):
+        number, rest = moment, 0
+    else:
+        when = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)  # noqa: DTZ001
+        zone = UTC if getattr(dtype, "time_zone", None) else None
+        if (when.tzinfo is None) != (zone is None):
+            raise ParameterError(f"{name} is {moment}, but must have {'a' if zone else 'no'} time zone, as time has")
+        since = (when - datetime(1970, 1, 1, tzinfo=zone)) // timedelta(microseconds=1)
+        number, rest = divmod(since * NANOSECONDS["us"], _unit(dtype))
+    if rest or not -(2**63) <= number < 2**63:
+        raise ParameterError(f"{name} is {moment}, but must be a moment that time can hold, which holds {dtype}")
+    return number
+
+
+def _unit(dtype: pl.DataType) -> int:
+    """Return the nanoseconds in one unit of a column of dates or datetimes."""
+    return NANOSECONDS[getattr(dtype, "time_unit", "d")]
+
+
+def _hashed(entity: str) -> pl.Expr:
+    """Return eight bytes for each entity, however long its name.
+
+    The bound stands whatever the hash is, as long as it is the same throughout: an entity has one hash, and entities
+    that share theirs are clipped, or counted, as if they were one.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    return pl.col(entity).hash(0)
+
+
+def _groups(frame: pl.LazyFrame, entity: str, group: str, rows: int) -> list[str]:
+    """Return the names of the groups, in order; refuse entities that belong to more than one."""
+    import polars as pl  # noqa: PLC0415
+
+    named = frame.select(pl.col(entity).alias("entity"), pl.col(group).cast(pl.String).alias("group"))
+    names = sorted(_collect(named.select(pl.col("group").unique()))["group"].to_list())
+    if not names:
+        raise DataError(f"group {group!r} is empty, but must hold at least one group")
+    number = pl.col("group").cast(pl.Enum(names)).to_physical()
+    shared, parts = 0, -(-rows // PASS_EVENTS)
+    for part in tqdm(range(parts), desc="checking groups", unit="pass", disable=None, leave=False):
+        entities = named.filter(_hashed("entity") % parts == part).group_by("entity")
+        shared += _collect(entities.agg(mixed=number.min() != number.max()).select(pl.col("mixed").sum())).item()
+    if shared:
+        raise DataError(f"group {group!r} has {shared} entities in more than one group, but each must be in one")
+    return names
+
+
+def _units(value: str, grid: float) -> pl.Expr:
+    """Return ``floor(x / grid + 1/2)`` of every value, exactly, and at most 2^40 in size.
+
+    Division by a power of two is exact. Adding 1/2 is not, so the fraction is compared with it: the fraction is exact,
+    except for small negative numbers, where it is rounded but not across 1/2.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    scaled = (pl.col(value).cast(pl.Float64) / grid).clip(-float(MAX_UNITS), float(MAX_UNITS))
+    return scaled.floor().cast(pl.Int64) + (scaled - scaled.floor() >= 0.5).cast(pl.Int64)  # noqa: PLR2004
+
+
+def _passes(frame: pl.LazyFrame, time: str, axis: _Axis, rows: int) -> list[tuple[int, int, int, int]]:
+    """Return (begin, end, part, parts): ranges of steps, and parts of the entities where a range is too full.
+
+    Each event of the range is in one pass, and an entity's events of one step are all in the same.
+    """
+    import polars as pl  # noqa: PLC0415
+
+    if rows <= PASS_EVENTS:
+        return [(0, axis.steps, 0, 1)]
+    width = -(-axis.steps // 2**16)
+    counts = np.zeros(-(-axis.steps // width), dtype=np.int64)
+    slots = frame.filter(axis.between(time, 0, axis.steps)).select(slot=axis.number(time) // width)
+    counted = _collect(slots.group_by("slot").agg(pl.len()))
+    counts[counted["slot"].to_numpy()] = counted["len"].to_numpy()
+    ranges: list[tuple[int, int, int]] = []
+    for slot, count in enumerate(counts.tolist()):
+        if ranges and ranges[-1][2] + count <= PASS_EVENTS:
+            ranges[-1] = (ranges[-1][0], slot + 1, ranges[-1][2] + count)
+        else:
+            ranges.append((slot, slot + 1, count))
+    return [
+        (begin * width, min(end * width, axis.steps), part, parts)
+        for begin, end, count in ranges
+        for parts in [max(1, -(-count // PASS_EVENTS))]
+        for part in range(parts)
+    ]
