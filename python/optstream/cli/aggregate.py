@@ -1,0 +1,60 @@
+"""``optstream aggregate``: raw events to a series in which one entity moves a step by at most alpha."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from optstream.cli.exits import notice
+from optstream.cli.outputs import Outputs
+from optstream.cli.tables import encode, format_of
+from optstream.cli.times import moment
+
+__all__ = ["aggregate"]
+
+
+def aggregate(
+    *,
+    events: Annotated[str, typer.Argument(help="Events: .csv, .csv.gz, .tsv, .parquet or .pq.", show_default=False)],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Where the series goes: .csv or .parquet.")],
+    entity: Annotated[str, typer.Option(metavar="COLUMN", help="Whose event it is.")],
+    time: Annotated[str, typer.Option(metavar="COLUMN", help="When it was: times, dates or whole step numbers.")],
+    step: Annotated[str | None, typer.Option(help="Length of a step, such as 30m; not for step numbers.")] = None,
+    value: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="Numbers to add up. Without it entities are counted.")
+    ] = None,
+    alpha: Annotated[float, typer.Option(help="How much one entity may move one step.")] = 1.0,
+    clip: Annotated[
+        tuple[float, float] | None,
+        typer.Option(metavar="LO HI", help="Bounds of an entity's sum in one step. By default 0 and alpha."),
+    ] = None,
+    start: Annotated[str | None, typer.Option(metavar="TIME", help="Where the first step begins.")] = None,
+    stop: Annotated[str | None, typer.Option(metavar="TIME", help="Where the last step ends.")] = None,
+    group: Annotated[
+        str | None, typer.Option(metavar="COLUMN", help="One column of the series for each group.")
+    ] = None,
+) -> None:
+    """Turn raw events into a series: distinct entities per step, or the sum of their clipped values.
+
+    The result is not private yet: it is what `optstream release` takes.
+    """
+    from optstream import events as library  # noqa: PLC0415  (as late as the ledger)
+
+    kind = format_of(output)
+    with Outputs(events) as outputs:
+        target = outputs.prepare(output)
+        series = library.aggregate(
+            events,
+            entity=entity,
+            time=time,
+            step=step,
+            value=value,
+            alpha=alpha,
+            clip=clip,
+            start=None if start is None else moment("--start", start),
+            stop=None if stop is None else moment("--stop", stop),
+            group=group,
+        )
+        target.write(encode(series, kind))
+    if start is None or stop is None:
+        notice("note: the range of times is taken from the events and is not protected; give --start and --stop")

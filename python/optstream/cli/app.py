@@ -1,0 +1,79 @@
+"""The commands of ``optstream``, and how a run of one ends."""
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+from typer.main import get_command
+
+from optstream import __version__
+from optstream.cli import aggregate, key, ledger, plan, release
+from optstream.cli.exits import MEANINGS, emit, report
+
+__all__ = ["app", "run"]
+
+ENDS = "[bold]Exit codes[/bold]\n\n" + ", ".join(f"{code} {meaning}" for code, meaning in MEANINGS.items())
+EXAMPLE = "[bold]Example[/bold]\n\n"
+MECHANISM = "--epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 --k 12"
+
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Release time series under differential privacy.")
+keys = typer.Typer(no_args_is_help=True, help="Make the curator's key.")
+ledgers = typer.Typer(no_args_is_help=True, help="Show, check and export ledgers.")
+
+app.command(
+    epilog=EXAMPLE + f"optstream release loads.csv -o private.csv --time when {MECHANISM}\n\n"
+    "optstream release loads.csv -o private.csv --time when --origin 2016-01-01T00:00:00 --step 30m --plan plan.toml "
+    "--ledger ledger.db --stream loads --key-file curator.key"
+)(release.release)
+app.command(epilog=EXAMPLE + f"optstream plan plan.toml\n\noptstream plan {MECHANISM}")(plan.plan)
+app.command(
+    epilog=EXAMPLE + "optstream aggregate trips.csv -o series.csv --entity rider --time at --step 30m "
+    "--start 2016-01-01T00:00:00 --stop 2016-02-01T00:00:00"
+)(aggregate.aggregate)
+ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
+ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
+ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)
+keys.command(epilog=EXAMPLE + "optstream key create curator.key")(key.create)
+app.add_typer(ledgers, name="ledger")
+app.add_typer(keys, name="key")
+
+
+def _print_version(asked: bool) -> None:  # noqa: FBT001  (Typer calls it)
+    if asked:
+        emit(f"optstream {__version__}\n".encode())
+        raise typer.Exit
+
+
+@keys.callback()
+def _keys() -> None:
+    """Make the curator's key."""
+
+
+@app.callback(epilog=EXAMPLE + f"optstream release loads.csv -o private.csv {MECHANISM}\n\n{ENDS}")
+def _options(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show where an error comes from. It may show private data.")
+    ] = False,
+) -> None:
+    """Release time series under differential privacy."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command and return its exit code; the one place where errors become codes and messages."""
+    try:
+        code = get_command(app).main(list(arguments), prog_name="optstream", standalone_mode=False)
+    except Exception as error:  # noqa: BLE001  (whatever it is, the exit code must tell)
+        if "--debug" in arguments:
+            traceback.print_exc()
+        code = report(error, as_json="--json" in arguments)
+    if code == 141:  # noqa: PLR2004
+        # The interpreter flushes standard output once more when it ends, which must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code or 0

@@ -1,0 +1,144 @@
+"""``optstream ledger``: what has been spent and released, and whether the books are in order."""
+
+import json
+from datetime import datetime
+from fractions import Fraction
+from io import StringIO
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from optstream.budget import shown
+from optstream.cli.display import print_table, show_left
+from optstream.cli.exits import UsageError, emit, notice
+from optstream.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from optstream.ledger import Ledger
+
+__all__ = ["export", "show", "verify"]
+
+Location = Annotated[str, typer.Argument(metavar="LEDGER", help="Path of the ledger, or postgresql://...")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def show(
+    *,
+    location: Location,
+    stream: Annotated[str | None, typer.Argument(help="A stream, to see its periods too.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every stream's policy, what has been charged and released, and what is left."""
+    with open_ledger(location) as ledger:
+        if stream is not None and stream not in ledger.streams:
+            raise UsageError(f"STREAM is {stream!r}, but must be one of {', '.join(ledger.streams) or '(none)'}")
+        names = ledger.streams if stream is None else (stream,)
+        accounts = [_account(ledger, name, periods=stream is not None) for name in names]
+    if as_json:
+        emit(f"{json.dumps({'streams': accounts}, indent=2)}\n".encode())
+        return
+    for account in accounts:
+        _print_account(account)
+    if not accounts:
+        notice("the ledger has no streams")
+
+
+def export(
+    *,
+    location: Location,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="File, by default standard output.")] = None,
+) -> None:
+    """Write streams, plans and released values as lines of JSON. They hold nothing that is not released."""
+    lines = StringIO()
+    with Outputs(location) as outputs:
+        target = None if output is None or str(output) == "-" else outputs.prepare(output)
+        with open_ledger(location) as ledger:
+            count = ledger.export(lines)
+        (emit if target is None else target.write)(lines.getvalue().encode())
+    notice(f"exported {count} lines")
+
+
+def verify(*, location: Location, as_json: AsJson = False) -> None:
+    """Check every row of a ledger, and every window against its policy. Exits with 7 if there is a problem."""
+    with open_ledger(location) as ledger:
+        found = ledger.verify()
+    if as_json:
+        counts = {"streams": found.streams, "charges": found.charges, "releases": found.releases}
+        emit(f"{json.dumps(counts | {'problems': list(found.problems)}, indent=2)}\n".encode())
+    else:
+        summary = f"{found.streams} streams, {found.charges} charges, {found.releases} releases"
+        lines = [f"{summary}: {len(found.problems) or 'no'} problem{'s' * (len(found.problems) != 1)}"]
+        emit("\n".join([*lines, *(f"  - {problem}" for problem in found.problems), ""]).encode())
+    if found.problems:
+        raise typer.Exit(7)
+
+
+def open_ledger(location: str, *, key: Path | None = None, create: bool = False) -> "Ledger":
+    """Return a ledger; it is not made unless that is asked for, so that a wrong path is an error."""
+    from optstream.ledger import Ledger  # noqa: PLC0415  (commands that need none start faster)
+
+    return Ledger(location, key=key, create=create)
+
+
+def _account(ledger: "Ledger", stream: str, *, periods: bool) -> dict[str, Any]:
+    """Return the account of a stream as plain data, with exact rationals as texts."""
+    policy, entries, left = ledger.policy(stream), ledger.history(stream), ledger.remaining(stream)
+    account: dict[str, Any] = {
+        "stream": stream,
+        "policy": {
+            "epsilon": str(policy.epsilon),
+            "w": policy.w,
+            "alpha": policy.alpha,
+            "neighbours": policy.neighbours,
+        },
+        "charged": len(entries),
+        "released": sum(entry.released is not None for entry in entries),
+        "remaining": str(left.epsilon),
+        "last_charge": _time(max((entry.charged for entry in entries), default=None)),
+    }
+    if periods:
+        account["periods"] = [
+            {
+                "period": entry.period,
+                "epsilon": str(entry.epsilon),
+                "plan": entry.plan,
+                "charged": _time(entry.charged),
+                "released": _time(entry.released),
+                "void": entry.void,
+            }
+            for entry in entries
+        ]
+        account["windows"] = [
+            {"first": window.first, "last": window.last, "remaining": str(window.epsilon)} for window in left.windows
+        ]
+    return account
+
+
+def _time(moment: datetime | None) -> str | None:
+    return None if moment is None else moment.isoformat(timespec="seconds")
+
+
+def _print_account(account: dict[str, Any]) -> None:
+    policy = account["policy"]
+    epsilon, window = shown(Fraction(policy["epsilon"])), f"{policy['neighbours']} windows of {policy['w']} steps"
+    rows = [
+        ("policy", f"epsilon {epsilon} in {window}, alpha {policy['alpha']:g}"),
+        ("periods charged", str(account["charged"])),
+        ("periods released", str(account["released"])),
+        ("least epsilon left", show_left(Fraction(account["remaining"]))),
+        ("last charge", account["last_charge"] or "never"),
+    ]
+    print_table(account["stream"], ("", ""), rows)
+    if account.get("periods"):
+        lines = [
+            (
+                str(row["period"]),
+                shown(Fraction(row["epsilon"])),
+                row["plan"][:12],
+                row["charged"],
+                row["released"] or (f"void: {row['void']}" if row["void"] else "not yet"),
+            )
+            for row in account["periods"]
+        ]
+        print_table("periods", ("period", "epsilon", "plan", "charged", "released"), lines)

@@ -1,0 +1,147 @@
+"""The public parameters of a mechanism: a plan file, or flags in its place."""
+
+import json
+import tomllib
+from collections.abc import Callable
+from functools import partial, wraps
+from inspect import signature
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import polars as pl
+import typer
+
+from optstream.cli.exits import UsageError
+from optstream.errors import ParameterError
+from optstream.hierarchy import Hierarchy
+from optstream.mechanism import OptStream
+from optstream.plan import build, read_plan
+
+__all__ = ["Build", "mechanism_of", "takes_mechanism"]
+
+Build = partial[OptStream]
+"""Returns the mechanism of the command line; ``plan=`` names another plan file."""
+
+option = partial(typer.Option, rich_help_panel="Mechanism", show_default=False)
+existing = partial(option, exists=True, dir_okay=False)
+
+
+def mechanism_of(
+    *,
+    plan: Annotated[
+        Path | None, existing(help="Plan file in TOML. No flag below goes with it but --hierarchy.")
+    ] = None,
+    epsilon: Annotated[str | None, option(metavar="NUMBER", help="Budget of a window: 0.5, or 1/3.")] = None,
+    w: Annotated[int | None, option(help="Steps of a window, and of a period.")] = None,
+    alpha: Annotated[float | None, option(help="How much one entity may change one step.")] = None,
+    lower: Annotated[float | None, option(help="Public lower bound of the values.")] = None,
+    upper: Annotated[float | None, option(help="Public upper bound of the values.")] = None,
+    k: Annotated[int | None, option(help="How many steps of a period are measured.")] = None,
+    sample: Annotated[
+        Literal["equal", "l1"] | None, option(help="Which steps are measured. By default equally spaced ones.")
+    ] = None,
+    threshold: Annotated[float | None, option(help="L1 error that makes --sample l1 measure a step.")] = None,
+    feature: Annotated[
+        list[str] | None,
+        option(metavar="CUTS", help="Sums to release too: '14,24,36' cuts a period there, 'total' adds up all of it."),
+    ] = None,
+    neighbours: Annotated[
+        Literal["sliding", "aligned"] | None,
+        option(help="Protect any window (sliding, the default), or only those inside one period."),
+    ] = None,
+    calibration: Annotated[
+        Literal["sound", "paper"] | None, option(help="Scales of the noise. 'paper' costs more than --epsilon.")
+    ] = None,
+    split: Annotated[
+        str | None, option(metavar="SHARES", help="Shares of the budget for sample, perturb, features: '1,1,1'.")
+    ] = None,
+    hierarchy: Annotated[
+        Path | None,
+        existing(help="Tree of groups: nested tables in TOML or JSON, or CSV with one column per level, root first."),
+    ] = None,
+) -> OptStream:
+    """Return the mechanism of a plan file, or else of the flags."""
+    flags: dict[str, Any] = {
+        "epsilon": epsilon,
+        "w": w,
+        "alpha": alpha,
+        "lower": lower,
+        "upper": upper,
+        "k": k,
+        "sample": sample,
+        "threshold": threshold,
+        "feature": feature or None,
+        "neighbours": neighbours,
+        "calibration": calibration,
+        "split": split,
+    }
+    given = {name: value for name, value in flags.items() if value is not None}
+    if plan is not None and given:
+        raise UsageError(f"--{next(iter(given))} does not go with --plan: change the plan file instead")
+    mechanism = read_plan(plan) if plan is not None else build(_plan(given))
+    if hierarchy is None:
+        return mechanism
+    if mechanism.hierarchy is not None:
+        raise UsageError("--hierarchy does not go with --plan: the plan file has a hierarchy")
+    fields = {name: getattr(mechanism, name) for name in mechanism.__dataclass_fields__}
+    del fields["guarantee"], fields["level_split"]
+    return OptStream(mechanism.guarantee, **fields | {"hierarchy": read_hierarchy(hierarchy)})
+
+
+def takes_mechanism(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options of a mechanism; it takes them as one argument, ``build``."""
+    own, shared = signature(command), signature(mechanism_of)
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        flags = {name: given.pop(name) for name in shared.parameters}
+        command(build=partial(mechanism_of, **flags), **given)
+
+    parameters = [parameter for name, parameter in own.parameters.items() if name != "build"]
+    run.__signature__ = own.replace(parameters=[*parameters, *shared.parameters.values()])  # type: ignore[attr-defined]
+    return run
+
+
+def read_hierarchy(path: Path) -> Hierarchy:
+    """Return the tree of a file: nested tables in TOML or JSON, or CSV with a column per level.
+
+    Raises:
+        ParameterError: The file holds something else.
+    """
+    kind = path.suffix.lower()
+    if kind not in {".toml", ".json", ".csv"}:
+        raise UsageError(f"--hierarchy is {path}, but must end in .toml, .json or .csv")
+    try:
+        if kind == ".csv":
+            frame = pl.read_csv(path.read_bytes(), infer_schema=False)
+            return Hierarchy.from_frame(frame, frame.columns)
+        text = path.read_text(encoding="utf-8")
+        return Hierarchy.nested(json.loads(text) if kind == ".json" else tomllib.loads(text))
+    except (AttributeError, TypeError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ParameterError(f"hierarchy {path} is no tree of named nodes with leaves in arrays: {error}") from None
+    except pl.exceptions.PolarsError as error:
+        raise ParameterError(f"hierarchy {path} is not CSV, but must be: {error}") from None
+
+
+def _plan(given: dict[str, Any]) -> dict[str, Any]:
+    """Return the content that a plan file would have."""
+    needed = ("epsilon", "w", "alpha", "lower", "upper", "k")
+    missing = [f"--{name}" for name in needed if name not in given]
+    if missing:
+        wanted = "--plan FILE" if len(missing) == len(needed) else f"{' '.join(missing)}, or --plan FILE instead"
+        raise UsageError(f"the mechanism is not described: give {wanted}")
+    content = {name: given[name] for name in ("epsilon", "w", "alpha", "neighbours", "calibration") if name in given}
+    return content | {
+        "bounds": [given["lower"], given["upper"]],
+        "sample": {"kind": given.get("sample", "equal")}
+        | {name: given[name] for name in ("k", "threshold") if name in given},
+        "features": [_cuts(text) for text in given.get("feature", [])],
+        "split": given["split"].split(",") if "split" in given else None,
+    }
+
+
+def _cuts(text: str) -> list[int]:
+    try:
+        return [] if text.strip() in {"", "total"} else [int(cut) for cut in text.split(",")]
+    except ValueError:
+        raise UsageError(f"--feature is {text!r}, but must be steps such as 14,24,36, or total") from None

@@ -1,0 +1,37 @@
+"""The walk-through of the command line runs, block after block, as a reader would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+DOCUMENT = Path(__file__).parent.parent / "docs" / "command-line.md"
+
+
+def test_the_walk_through_runs_in_an_empty_folder(tmp_path: Path) -> None:
+    names = {name for name in os.environ if name.startswith(("OPTSTREAM", "_OPTSTREAM"))}
+    environment = {name: value for name, value in os.environ.items() if name not in names}
+    environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
+    blocks = re.findall(r"^```(sh|toml)\n(.*?)^```", DOCUMENT.read_text(), flags=re.DOTALL | re.MULTILINE)
+    assert len(blocks) > 10
+    for kind, block in blocks:
+        if kind == "toml":
+            named = re.match(r"# (\S+)\n", block)
+            assert named, f"a TOML block does not begin with the name of its file:\n{block}"
+            (tmp_path / named[1]).write_text(block)
+            continue
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", block],
+            cwd=tmp_path,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, f"{block}\n{done.stdout}\n{done.stderr}"
+    made = {path.name for path in tmp_path.iterdir()}
+    assert {"private.csv", "statement.txt", "releases.jsonl", "nodes.csv", "release.json"} <= made
