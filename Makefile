@@ -7,7 +7,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo bench docs wheel format clean
+.PHONY: help test check demo bench serve docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -28,9 +28,11 @@ $(STAMPS)/%: $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
+# Without root or apt there may be no PostgreSQL: its tests are then skipped, but never in continuous integration.
 test: $(STAMPS)/build ## Set up, build, run every test of both languages
 	cargo test --quiet --workspace --exclude optstream-py
-	$(BIN)/python -m pytest --quiet
+	@url=$$(tools/postgres start) || { code=$$?; test $$code = 77 || exit $$code; }; \
+	OPTSTREAM_TEST_POSTGRES=$$url $(BIN)/python -m pytest --quiet
 
 check: $(STAMPS)/build ## Lint and type checks of both languages, then every test
 	cargo fmt --all --check
@@ -50,6 +52,11 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench.py
 	$(BIN)/python tools/bench_release.py
 	$(BIN)/python tools/bench_hierarchy.py
+	$(BIN)/python tools/bench_ledger.py
+	$(BIN)/python tools/bench_events.py
+
+serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
+	examples/service/run
 
 docs: ## Build the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
@@ -58,4 +65,5 @@ wheel: $(STAMPS)/venv ## Build a wheel into build/wheel
 	$(BIN)/maturin build --release --quiet --out build/wheel
 
 clean: ## Remove everything that make has made
+	-tools/postgres stop
 	rm -rf build target .venv
