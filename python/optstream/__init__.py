@@ -28,6 +28,7 @@ from optstream.errors import (
     StreamError,
     UnknownStreamError,
 )
+from optstream.events import aggregate
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
@@ -73,6 +74,7 @@ __all__ = [
     "UnknownStreamError",
     "__version__",
     "above_threshold",
+    "aggregate",
     "create_key",
     "noise",
     "read_key",

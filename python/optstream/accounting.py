@@ -74,6 +74,8 @@ class TouchCost:
 class ChosenCosts:
     """What a change costs when ``cost`` lies on both end steps and on ``free`` unknown others of ``start <= t < stop``.
 
+    Steps that are ``repeated`` hold the value of the last step before them that is not.
+
     >>> ChosenCosts(0, 48, free=8, cost=Fraction(1, 18)).free
     8
     """
@@ -82,6 +84,7 @@ class ChosenCosts:
     stop: int
     free: int
     cost: Fraction
+    repeated: frozenset[int] = frozenset()
 
 
 Cost = StepCosts | TouchCost | ChosenCosts
@@ -95,7 +98,7 @@ def window_costs(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction]]:
     """
     if not costs:
         return 0, []
-    begin = min(cost.start for cost in costs) - w + 1
+    begin = min(_first_step(cost) for cost in costs) - w + 1
     end = max(cost.start + len(cost.costs) if isinstance(cost, StepCosts) else cost.stop for cost in costs)
     # total[i] is the cost of the window that starts at begin + i; differences of it are cheap to deposit.
     change = [Fraction(0)] * (end - begin + 1)
@@ -109,9 +112,9 @@ def window_costs(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction]]:
             case TouchCost(start, stop, value):
                 change[start - w + 1 - begin] += value
                 change[stop - begin] -= value
-            case ChosenCosts(start, stop, free, value):
-                for first in range(start - w + 1, stop):
-                    total[first - begin] += value * _most_chosen(first, first + w, start, stop, free)
+            case ChosenCosts(_, stop, _, value):
+                for first in range(_first_step(cost) - w + 1, stop):
+                    total[first - begin] += value * _most_chosen(cost, first, first + w)
             case _:
                 assert_never(cost)
     return begin, [base + chosen for base, chosen in zip(accumulate(change), total, strict=False)]
@@ -128,11 +131,27 @@ def worst_window(costs: Sequence[Cost], w: int) -> Fraction:
     return max(window_costs(costs, w)[1], default=Fraction(0))
 
 
-def _most_chosen(first: int, last: int, start: int, stop: int, free: int) -> int:
-    """Return the most measured steps in ``first <= t < last`` if both ends and ``free`` others are measured."""
-    first, last = max(first, start), min(last, stop)
-    ends = sum(first <= end < last for end in {start, stop - 1})
-    return ends + min(free, last - first - ends)
+def _most_chosen(cost: ChosenCosts, first: int, last: int) -> int:
+    """Return the most measured steps that a change of the steps ``first <= t < last`` changes."""
+    # Repetitions at the beginning hold a step before the window; those after its end hold one inside.
+    first, last = (_past(cost.repeated, step) for step in (first, last))
+    first, last = max(first, cost.start), min(last, cost.stop)
+    ends = sum(first <= end < last for end in {cost.start, cost.stop - 1})
+    return ends + max(min(cost.free, last - first - ends), 0)
+
+
+def _first_step(cost: Cost) -> int:
+    """Return the first step whose change costs something: that of a repetition is before it."""
+    step = cost.start
+    while isinstance(cost, ChosenCosts) and step in cost.repeated:
+        step -= 1
+    return step
+
+
+def _past(repeated: frozenset[int], step: int) -> int:
+    while step in repeated:
+        step += 1
+    return step
 
 
 def epsilon_of(period: Sequence[Cost], guarantee: Guarantee) -> Fraction:
@@ -159,7 +178,10 @@ def moved(cost: Cost, by: int) -> Cost:
     """
     if isinstance(cost, StepCosts):
         return replace(cost, start=cost.start + by)
-    return replace(cost, start=cost.start + by, stop=cost.stop + by)
+    if isinstance(cost, TouchCost):
+        return replace(cost, start=cost.start + by, stop=cost.stop + by)
+    repeated = frozenset(step + by for step in cost.repeated)
+    return replace(cost, start=cost.start + by, stop=cost.stop + by, repeated=repeated)
 
 
 def scaled(cost: Cost, factor: Fraction) -> Cost:
@@ -173,28 +195,27 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     return replace(cost, cost=cost.cost * factor)
 
 
-def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int, epsilon: Fraction) -> Fraction:
-    """Return the largest factor for some costs such that no window costs more than epsilon, others included.
+def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int) -> Fraction:
+    """Return the largest factor with which some costs are nowhere more than others: in no window of ``w`` steps.
 
-    >>> largest_factor([TouchCost(0, 4, Fraction(1))], [TouchCost(4, 8, Fraction(1))], 4, Fraction(3, 2))
+    >>> largest_factor([TouchCost(0, 4, Fraction(2))], [TouchCost(0, 4, Fraction(1))], 4)
     Fraction(1, 2)
     """
     first, own = window_costs(costs, w)
     others_first, rest = window_costs(others, w)
-    spent = dict(enumerate(rest, others_first))
-    return min((epsilon - spent.get(window, Fraction(0))) / cost for window, cost in enumerate(own, first) if cost > 0)
+    allowed = dict(enumerate(rest, others_first))
+    return min(allowed.get(window, Fraction(0)) / cost for window, cost in enumerate(own, first) if cost > 0)
 
 
 def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:
-    """Return what a period costs in which some steps repeat the value of an earlier one.
+    """Return what a period costs in which some steps hold the value of an earlier one.
 
-    A change of the source is then also a change of the steps that repeat it, and these read nothing of their own. So
-    what a step costs moves to its source, and an interval is touched from the source of its first step on. Measured
-    steps that are chosen from the data may all be repetitions, which are added at their source.
+    A change of the source is then also a change of the steps that hold it, and these read nothing of their own. So what
+    a step costs moves to its source, and an interval is touched from the source of its first step on.
 
     Args:
         costs: What the period costs where nothing is missing.
-        sources: For every step that repeats another the step that it repeats, which comes before and repeats none.
+        sources: For every step that holds another value the last step before it that does not.
 
     Example:
         >>> held([StepCosts(0, (Fraction(1), Fraction(2), Fraction(3)))], {1: 0})
@@ -207,9 +228,8 @@ def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:
                 result.append(_at_sources(dict(enumerate(values, start)), sources))
             case TouchCost(start, _, _):
                 result.append(replace(cost, start=sources.get(start, start)))
-            case ChosenCosts(start, stop, _, value):
-                repeated = {step: value if step in sources else Fraction(0) for step in range(start, stop)}
-                result += [cost, _at_sources(repeated, sources)]
+            case ChosenCosts():
+                result.append(replace(cost, repeated=cost.repeated | frozenset(sources)))
             case _:
                 assert_never(cost)
     return result
@@ -248,14 +268,16 @@ def from_data(data: Sequence[Mapping[str, Any]]) -> tuple[Cost, ...]:
                 costs.append(StepCosts(start, tuple(Fraction(value) for value in values)))
             case {"kind": "touch", "start": start, "stop": stop, "cost": cost}:
                 costs.append(TouchCost(start, stop, Fraction(cost)))
-            case {"kind": "chosen", "start": start, "stop": stop, "free": free, "cost": cost}:
-                costs.append(ChosenCosts(start, stop, free, Fraction(cost)))
+            case {"kind": "chosen", "start": start, "stop": stop, "free": free, "cost": cost, "repeated": repeated}:
+                costs.append(ChosenCosts(start, stop, free, Fraction(cost), frozenset(repeated)))
             case _:
                 raise DataError(f"costs hold {entry!r}, but must be of a kind that this version knows")
     return tuple(costs)
 
 
 def _plain(value: Any) -> Any:
+    if isinstance(value, frozenset):
+        return sorted(value)
     if isinstance(value, tuple):
         return [str(entry) for entry in value]
     return str(value) if isinstance(value, Fraction) else value

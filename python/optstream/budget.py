@@ -48,13 +48,13 @@ def shares(name: str, split: Sequence[float | Fraction | Decimal]) -> tuple[Frac
 def shown(value: Fraction) -> str:
     """Return an exact rational for people: as a short decimal if it is one, else rounded up to six digits.
 
-    >>> shown(Fraction(1, 10)), shown(Fraction(50, 3))
-    ('0.1', '16.6667')
+    >>> shown(Fraction(1, 10)), shown(Fraction(50, 3)), shown(Fraction(-2, 3))
+    ('0.1', '16.6667', '-0.666666')
     """
     for digits in range(7):
         scaled = value * 10**digits
         if scaled.denominator == 1:
             return f"{float(value):.{digits}f}"
     # Rounded up, so that a stated cost never looks smaller than it is.
-    magnitude = 5 - math.floor(math.log10(value))
+    magnitude = 5 - math.floor(math.log10(abs(value)))
     return f"{float(Fraction(math.ceil(value * Fraction(10) ** magnitude)) / Fraction(10) ** magnitude):.6g}"

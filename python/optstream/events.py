@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-import re
 from contextlib import contextmanager
-from datetime import UTC, date, datetime, timedelta
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,11 +19,15 @@ from tqdm.auto import tqdm
 
 from optstream import _core
 from optstream.errors import DataError, ParameterError, ParameterTypeError
+from optstream.time_axis import axis_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
+    from datetime import date, datetime, timedelta
 
     import polars as pl
+
+    from optstream.time_axis import Axis
 
 __all__ = ["aggregate"]
 
@@ -35,8 +37,6 @@ PASS_EVENTS = 10_000_000
 MAX_VALUES = 50_000_000
 # The largest size of one event in grid units, and the most events of one entity in one step: sums stay below 2^63.
 MAX_UNITS, MAX_EVENTS = 2**40, 2**22
-LONGEST_STEP = timedelta(days=36_525)
-NANOSECONDS = {"ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9, "d": 86_400 * 10**9}
 
 
 def aggregate(
@@ -52,6 +52,7 @@ def aggregate(
     stop: datetime | date | int | None = None,
     grid: float | None = None,
     group: str | None = None,
+    groups: Sequence[str] | None = None,
 ) -> pl.DataFrame:
     """Return the series of raw events: distinct entities per step, or the sum of their clipped values.
 
@@ -69,8 +70,8 @@ def aggregate(
     two, is exact. Distinct entities count 0 or 1. With ``group`` an entity moves one column, that of its group:
     entities in more than one are refused.
 
-    Give ``start`` and ``stop``: where they are taken from the data, the range of the result is not protected. Neither
-    is the set of groups. An error that reports on the data tells that there is an error, so treat it as private.
+    Give ``start``, ``stop`` and ``groups``: where they are taken from the data, the range of the result and the set of
+    its columns are not protected. An error that reports on the data tells that there is one, so treat it as private.
 
     Memory does not grow with the number of events beyond about ten million: larger inputs are read in several passes
     over ranges of time. Parquet that is sorted by time is fastest; a LazyFrame is computed once per pass.
@@ -90,10 +91,11 @@ def aggregate(
         stop: Where the last step ends, a whole number of steps after ``start``. By default after the last event.
         grid: The public grid of the values, a power of two; by default :func:`optstream.noise.default_grid`.
         group: The column of groups, such as the leaves of a hierarchy. The result has one column per group.
+        groups: The names of all groups, such as ``hierarchy.leaves``. By default those that have an event, in order.
 
     Returns:
         A polars frame: the column ``time`` with the beginning of every step, and ``"count"``, or the column ``value``,
-        or one column per group in the order of their names.
+        or one column per group.
 
     Raises:
         ParameterError: A parameter lies outside its bound, a column does not exist, or polars is not installed.
@@ -124,11 +126,13 @@ def aggregate(
     names = {role: name for role, name in roles.items() if name is not None}
     if len(set(names.values())) < len(names):
         raise ParameterError(f"columns are {names}, but must be different")
+    if groups is not None and group is None:
+        raise ParameterError("groups are given, but must not be without the column of groups")
     bound = _bound(alpha, clip, grid, counting=value is None)
     frame, schema = _typed(_scan(events, names), names, start)
     rows, first, last = _check(frame, schema, names)
-    axis = _axis(schema[time], step=step, start=start, stop=stop, first=first, last=last)
-    columns = [value or "count"] if group is None else _groups(frame, entity, group, rows)
+    axis = axis_of(schema[time], step=step, start=start, stop=stop, first=first, last=last)
+    columns = [value or "count"] if group is None else _groups(frame, entity, group, groups, rows)
     if time in columns:
         raise ParameterError(f"time is {time!r}, but must not be the name of another column of the result")
     if axis.steps * len(columns) > MAX_VALUES:
@@ -304,112 +308,6 @@ def _check(frame: pl.LazyFrame, schema: pl.Schema, names: dict[str, str]) -> tup
     return found["rows"], found["first"], found["last"]
 
 
-class _Axis(NamedTuple):
-    """The steps of the result, in the integers that stand for times inside polars."""
-
-    dtype: pl.DataType
-    origin: int
-    length: int
-    steps: int
-
-    def number(self, time: str) -> pl.Expr:
-        """Return the number of the step of each time, without the difference of far times, which could overflow."""
-        import polars as pl  # noqa: PLC0415
-
-        whole, rest = divmod(self.origin, self.length)
-        return (pl.col(time).to_physical().cast(pl.Int64) - rest) // self.length - whole
-
-    def between(self, time: str, begin: int, end: int) -> pl.Expr:
-        """Return which times lie in steps [begin, end), said of the column itself so that row groups can be skipped."""
-        import polars as pl  # noqa: PLC0415
-
-        at, behind = (pl.lit(self.origin + step * self.length, pl.Int64).cast(self.dtype) for step in (begin, end))
-        return (pl.col(time) >= at) & (pl.col(time) < behind)
-
-    def times(self) -> pl.Series:
-        """Return where every step begins."""
-        import polars as pl  # noqa: PLC0415
-
-        behind = self.origin + self.steps * self.length
-        return pl.int_range(self.origin, behind, self.length, eager=True).cast(self.dtype)
-
-
-def _axis(
-    dtype: pl.DataType,
-    *,
-    step: timedelta | str | None,
-    start: datetime | date | int | None,
-    stop: datetime | date | int | None,
-    first: int | None,
-    last: int | None,
-) -> _Axis:
-    """Return the steps from start to stop, or where these are missing from the first to the last event."""
-    import polars as pl  # noqa: PLC0415
-
-    length = _length(dtype, step)
-    begin, end = (_moment(name, moment, dtype) for name, moment in (("start", start), ("stop", stop)))
-    if begin is not None and end is not None and begin >= end:
-        raise ParameterError(f"stop is {stop}, but must lie after start = {start}")
-    if begin is None and first is not None:
-        begin = first // length * length
-    if end is None and last is not None and begin is not None:
-        end = begin + ((last - begin) // length + 1) * length
-    if begin is None or end is None or begin >= end:
-        raise DataError("no event lies in the range: give start and stop for a series of zeros")
-    if (end - begin) % length:
-        raise ParameterError(f"stop is {stop}, but must lie a whole number of steps after the beginning of the first")
-    return _Axis(pl.Int64() if dtype.is_integer() else dtype, begin, length, (end - begin) // length)
-
-
-def _length(dtype: pl.DataType, step: timedelta | str | None) -> int:
-    """Return the length of a step in units of the column of times."""
-    if dtype.is_integer():
-        if step is not None:
-            raise ParameterError(f"step is {step!r}, but must be None, since time holds step numbers")
-        return 1
-    if isinstance(step, str) and re.fullmatch(r"(\d{1,9}(us|ms|s|m|h|d))+", step):
-        length = sum(int(number) * NANOSECONDS[unit] for number, unit in re.findall(r"(\d+)([a-z]+)", step))
-    elif isinstance(step, str):
-        raise ParameterError(f"step is {step!r}, but must be like '30m' or '1h30m', with units us, ms, s, m, h, d")
-    elif isinstance(step, timedelta):
-        length = step // timedelta(microseconds=1) * NANOSECONDS["us"]
-    else:
-        raise ParameterTypeError(f"step is of type {type(step).__name__}, but must be a timedelta or like '30m'")
-    if not 0 < length <= LONGEST_STEP // timedelta(microseconds=1) * NANOSECONDS["us"]:
-        raise ParameterError(f"step is {step}, but must be positive and at most {LONGEST_STEP.days} days")
-    if length % _unit(dtype):
-        raise ParameterError(f"step is {step}, but must be a whole number of units of time, which holds {dtype}")
-    return length // _unit(dtype)
-
-
-def _moment(name: str, moment: datetime | date | int | None, dtype: pl.DataType) -> int | None:
-    """Return the integer that stands for a moment in the column of times."""
-    if moment is None:
-        return None
-    wanted = int if dtype.is_integer() else date
-    if isinstance(moment, bool) or not isinstance(moment, wanted):
-        raise ParameterTypeError(
-            f"{name} is of type {type(moment).__name__}, but must be {wanted.__name__}, as time is"
-        )
-    if isinstance(moment, int):
-        number, rest = moment, 0
-    else:
-        when = moment if isinstance(moment, datetime) else datetime(moment.year, moment.month, moment.day)  # noqa: DTZ001
-        zone = UTC if getattr(dtype, "time_zone", None) else None
-        if (when.tzinfo is None) != (zone is None):
-            raise ParameterError(f"{name} is {moment}, but must have {'a' if zone else 'no'} time zone, as time has")
-        since = (when - datetime(1970, 1, 1, tzinfo=zone)) // timedelta(microseconds=1)
-        number, rest = divmod(since * NANOSECONDS["us"], _unit(dtype))
-    if rest or not -(2**63) <= number < 2**63:
-        raise ParameterError(f"{name} is {moment}, but must be a moment that time can hold, which holds {dtype}")
-    return number
-
-
-def _unit(dtype: pl.DataType) -> int:
-    """Return the nanoseconds in one unit of a column of dates or datetimes."""
-    return NANOSECONDS[getattr(dtype, "time_unit", "d")]
-
-
 def _hashed(entity: str) -> pl.Expr:
     """Return eight bytes for each entity, however long its name.
 
@@ -421,14 +319,18 @@ def _hashed(entity: str) -> pl.Expr:
     return pl.col(entity).hash(0)
 
 
-def _groups(frame: pl.LazyFrame, entity: str, group: str, rows: int) -> list[str]:
-    """Return the names of the groups, in order; refuse entities that belong to more than one."""
+def _groups(frame: pl.LazyFrame, entity: str, group: str, groups: Sequence[str] | None, rows: int) -> list[str]:
+    """Return the names of the groups; refuse entities that belong to more than one."""
     import polars as pl  # noqa: PLC0415
 
     named = frame.select(pl.col(entity).alias("entity"), pl.col(group).cast(pl.String).alias("group"))
-    names = sorted(_collect(named.select(pl.col("group").unique()))["group"].to_list())
-    if not names:
-        raise DataError(f"group {group!r} is empty, but must hold at least one group")
+    found = sorted(_collect(named.select(pl.col("group").unique()))["group"].to_list())
+    names = found if groups is None else [str(name) for name in groups]
+    if not names or len(set(names)) < len(names):
+        raise DataError(f"group {group!r} has the groups {names}, but must have at least one, and each once")
+    unknown = len(set(found) - set(names))
+    if unknown:
+        raise DataError(f"group {group!r} holds {unknown} groups that are not among the {len(names)} given ones")
     number = pl.col("group").cast(pl.Enum(names)).to_physical()
     shared, parts = 0, -(-rows // PASS_EVENTS)
     for part in tqdm(range(parts), desc="checking groups", unit="pass", disable=None, leave=False):
@@ -451,7 +353,7 @@ def _units(value: str, grid: float) -> pl.Expr:
     return scaled.floor().cast(pl.Int64) + (scaled - scaled.floor() >= 0.5).cast(pl.Int64)  # noqa: PLR2004
 
 
-def _passes(frame: pl.LazyFrame, time: str, axis: _Axis, rows: int) -> list[tuple[int, int, int, int]]:
+def _passes(frame: pl.LazyFrame, time: str, axis: Axis, rows: int) -> list[tuple[int, int, int, int]]:
     """Return (begin, end, part, parts): ranges of steps, and parts of the entities where a range is too full.
 
     Each event of the range is in one pass, and an entity's events of one step are all in the same.

@@ -58,7 +58,7 @@ class Guarantee:
             raise ParameterTypeError(f"alpha is of type {type(alpha).__name__}, but must be a real number")
         if not math.isfinite(alpha) or alpha <= 0:
             raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
-        if neighbours not in {"sliding", "aligned"}:
+        if neighbours not in ("sliding", "aligned"):
             raise ParameterError(f"neighbours is {neighbours!r}, but must be 'sliding' or 'aligned'")
         object.__setattr__(self, "epsilon", exact("epsilon", epsilon))
         object.__setattr__(self, "w", w)

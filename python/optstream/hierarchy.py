@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from scipy import sparse
 from optstream.errors import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -78,10 +78,16 @@ class Hierarchy:
             if name in parents:
                 raise ParameterError(f"tree holds {name!r} twice, but names must be unique")
             parents[name] = parent
-            inner = below if isinstance(below, Mapping) else dict.fromkeys(below or ())
-            for child, under in inner.items():
+            if below is not None and (isinstance(below, str) or not isinstance(below, Iterable)):
+                raise ParameterTypeError(
+                    f"tree maps {name!r} to {type(below).__name__}, but must map it to nodes, a list of leaves or None"
+                )
+            inner = below.items() if isinstance(below, Mapping) else ((leaf, None) for leaf in below or ())
+            for child, under in inner:
                 add(child, under, name)
 
+        if not isinstance(tree, Mapping):
+            raise ParameterTypeError(f"tree is of type {type(tree).__name__}, but must be a mapping")
         for name, below in tree.items():
             add(name, below, None)
         return cls(parents)

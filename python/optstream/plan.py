@@ -55,6 +55,8 @@ def read_plan(path: str | Path) -> OptStream:
     try:
         # Decimals keep what was written, so that 0.1 is one tenth.
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
+    except OSError as error:
+        raise ParameterError(f"plan {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ParameterError(f"plan {path} is not TOML, but must be: {error}") from None
     return build(content)
@@ -154,7 +156,7 @@ def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], 
 
 def _sample(given: Any) -> EqualSampling | L1Sampling:
     kind = given.get("kind") if hasattr(given, "get") else None
-    if kind not in SAMPLES:
+    if not isinstance(kind, str) or kind not in SAMPLES:
         raise ParameterError(f"sample has the kind {kind!r}, but must have one of {', '.join(map(repr, SAMPLES))}")
     made, names = SAMPLES[kind]
     _check_keys("sample", given, ("kind", *names))

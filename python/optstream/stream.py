@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime, timedelta
-from fractions import Fraction
+from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from optstream import accounting
+from optstream.clock import Clock
 from optstream.errors import ConflictError, DataError, LedgerError, ParameterError, ParameterTypeError, StreamError
 from optstream.ledger import Ledger
 from optstream.ledger.database import StaleError, pause
 from optstream.mechanism import OptStream
+from optstream.open_period import Closed, OpenPeriod, Rules, finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime, timedelta
 
     from numpy.typing import NDArray
 
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
-LARGEST = 2**40
-"""Steps are below this: a time that is far off is a slip, and would close every period before it."""
 ATTEMPTS = 500
 """How often a push is tried again after another process has changed the stream."""
 
@@ -91,9 +90,9 @@ class Stream:
             raise ParameterError("state is given, but must not be: the ledger keeps it")
         self._mechanism, self._ledger, self._name = mechanism, ledger, name
         self._lock = Lock()
-        self._clock = _Clock.of(step, origin)
-        self._rules = _Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
-        self._state = _State() if state is None else _State.read(state, self._width)
+        self._clock = Clock.of(step, origin)
+        self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        self._state = OpenPeriod() if state is None else OpenPeriod.read(state, self._width)
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
             ledger.enrol(name, mechanism, str(self._clock))
@@ -162,13 +161,13 @@ class Stream:
             if not self._state.values:
                 return None
             w, state = self._mechanism.guarantee.w, self._state.copy()
-            closed = state.close(self._rules, w, state.open_period(w) * w + w)
+            closed = state.close(self._rules, w, state.number(w) * w + w)
             released = self._carry_out(state, closed)
             return released[-1] if released else None
 
     def _take(self, observations: Sequence[tuple[int, Vector]]) -> list[Any]:
         w, state = self._mechanism.guarantee.w, self._state.copy()
-        closed: list[_Closed] = []
+        closed: list[Closed] = []
         again: list[int] = []
         for step, value in observations:
             if state.is_late(step, w):
@@ -188,7 +187,7 @@ class Stream:
             raise StreamError(f"period {period} is closed, but its release is not stored")
         return replace(release, start=self._clock.time_of(period * self._mechanism.guarantee.w))
 
-    def _carry_out(self, state: _State, closed: Sequence[_Closed]) -> list[Any]:
+    def _carry_out(self, state: OpenPeriod, closed: Sequence[Closed]) -> list[Any]:
         """Release what is closed and keep what is open, together; then go on from the new state."""
         before = self._state
         forget = [step for step in before.values if step not in state.values]
@@ -223,7 +222,7 @@ class Stream:
         self._state = state
         return released
 
-    def _prepared(self, run: Sequence[_Closed], published: Vector | None) -> tuple[OptStream, NDArray[np.int64]]:
+    def _prepared(self, run: Sequence[Closed], published: Vector | None) -> tuple[OptStream, NDArray[np.int64]]:
         """Return the mechanism and the quantised data of closed periods."""
         w = self._mechanism.guarantee.w
         rows = [period.rows(w, self._width, published) for period in run]
@@ -241,7 +240,7 @@ class Stream:
         if self._ledger is None:
             return
         kept: Kept = self._ledger.kept(self._name)
-        self._state = _State(
+        self._state = OpenPeriod(
             released=kept.released,
             published=None if kept.published is None else self._leaves_of(kept.published),
             values=dict(kept.values),
@@ -252,7 +251,7 @@ class Stream:
         """Return an observation as one number for every leaf."""
         hierarchy = self._mechanism.hierarchy
         if hierarchy is None:
-            return np.array([_number(f"value at {when}", value)])
+            return np.array([finite(f"value at {when}", value)])
         if not isinstance(value, Mapping):
             raise ParameterTypeError(
                 f"value at {when} is of type {type(value).__name__}, but must map leaves to numbers"
@@ -264,219 +263,12 @@ class Stream:
         absent = [name for name in hierarchy.leaves if name not in value]
         if absent and isinstance(fill, str):
             raise DataError(f"value at {when} has no leaf {absent[0]!r}, but must have all {len(hierarchy.leaves)}")
-        return np.array([_number(f"{name!r} at {when}", value.get(name, fill)) for name in hierarchy.leaves])
+        return np.array([finite(f"{name!r} at {when}", value.get(name, fill)) for name in hierarchy.leaves])
 
 
-@dataclass(frozen=True)
-class _Clock:
-    """Turns times into steps."""
-
-    step: timedelta | None
-    origin: datetime | None
-
-    def __str__(self) -> str:
-        if self.step is None or self.origin is None:
-            return "steps"
-        return f"steps of {self.step.total_seconds():g} s from {_utc(self.origin).isoformat()}"
-
-    @classmethod
-    def of(cls, step: timedelta | None, origin: datetime | None) -> _Clock:
-        if (step is None) != (origin is None):
-            raise ParameterError("step and origin must be given together, or neither for step numbers")
-        if step is not None and not isinstance(step, timedelta):
-            raise ParameterTypeError(f"step is of type {type(step).__name__}, but must be timedelta")
-        if step is not None and step <= timedelta(0):
-            raise ParameterError(f"step is {step}, but must be positive")
-        if origin is not None and not isinstance(origin, datetime):
-            raise ParameterTypeError(f"origin is of type {type(origin).__name__}, but must be datetime")
-        return cls(step, origin)
-
-    def step_of(self, when: Any) -> int:
-        if self.step is None or self.origin is None:
-            if isinstance(when, (bool, np.bool_)) or not isinstance(when, (int, np.integer)):
-                raise ParameterTypeError(
-                    f"when is of type {type(when).__name__}, but must be an int without step and origin"
-                )
-            return _checked(int(when))
-        moment = when.astype("datetime64[us]").item() if isinstance(when, np.datetime64) else when
-        if not isinstance(moment, datetime):
-            raise ParameterTypeError(f"when is of type {type(when).__name__}, but must be datetime")
-        if (moment.utcoffset() is None) != (self.origin.utcoffset() is None):
-            raise ParameterError(f"when is {when}, but must have a time zone if and only if origin has one")
-        number, rest = divmod(_utc(moment) - _utc(self.origin), self.step)
-        if rest:
-            raise StreamError(f"when is {when}, but must be a whole number of steps of {self.step} after {self.origin}")
-        if number < 0:
-            raise StreamError(f"when is {when}, but must not be before the origin {self.origin}")
-        return _checked(number)
-
-    def time_of(self, step: int) -> int | datetime:
-        if self.step is None or self.origin is None:
-            return step
-        zone = self.origin.tzinfo
-        return (_utc(self.origin) + step * self.step).astimezone(zone) if zone else self.origin + step * self.step
-
-
-def _checked(step: int) -> int:
-    if not 0 <= step < LARGEST:
-        raise StreamError(f"when is step {step}, but must be from 0 to {LARGEST - 1}")
-    return step
-
-
-def _utc(moment: datetime) -> datetime:
-    # Between times of one zone Python's difference is that of the clocks on the wall, which jump twice a year.
-    return moment if moment.tzinfo is None else moment.astimezone(UTC)
-
-
-@dataclass(frozen=True)
-class _Rules:
-    """What to do with observations that do not come in order."""
-
-    late: str
-    duplicate: str
-    disorder: str
-    missing: str | float
-
-    @classmethod
-    def of(cls, *, late: str, duplicate: str, disorder: str, missing: str | float) -> _Rules:
-        choices = {
-            "late": (late, ("refuse", "drop", "stored")),
-            "duplicate": (duplicate, ("refuse", "keep", "replace")),
-            "disorder": (disorder, ("refuse", "accept")),
-        }
-        for name, (value, allowed) in choices.items():
-            if value not in allowed:
-                raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, allowed))}")
-        if missing not in {"refuse", "hold", "skip"}:
-            if isinstance(missing, str):
-                raise ParameterError(f"missing is {missing!r}, but must be 'refuse', 'hold', 'skip' or a number")
-            missing = _number("missing", missing)
-        return cls(late, duplicate, disorder, missing)
-
-
-@dataclass(repr=False)
-class _Closed:
-    """A period that is to be released."""
-
-    period: int
-    values: dict[int, Vector]
-    """Observations, by their step within the period."""
-    fill: float | None = None
-    """What stands in the place of missing steps, if it is a public number."""
-    sources: dict[int, int] = field(default_factory=dict)
-    """Steps that repeat an earlier one."""
-
-    def rows(self, w: int, width: int, published: Vector | None) -> NDArray[np.float64]:
-        """Return one row of numbers for every step."""
-        rows = np.empty((w, width))
-        for step in range(w):
-            value = self.values.get(self.sources.get(step, step))
-            if value is None:
-                value = published if self.fill is None else np.full(width, self.fill)
-            if value is None:
-                raise StreamError(
-                    f"period {self.period} starts with missing steps, and nothing was released that could be held"
-                )
-            rows[step] = value
-        return rows
-
-
-@dataclass(repr=False)
-class _State:
-    """What a stream remembers."""
-
-    released: int | None = None
-    """The last period that is closed."""
-    published: Vector | None = None
-    """What was last released, of the last step of a period."""
-    values: dict[int, Vector] = field(default_factory=dict)
-    """Observations of the open period."""
-    revision: int = 0
-
-    @classmethod
-    def read(cls, state: Mapping[str, Any], width: int) -> _State:
-        try:
-            values = {int(step): np.array(value, dtype=np.float64) for step, value in state["observations"].items()}
-            published = None if state["published"] is None else np.array(state["published"], dtype=np.float64)
-            made = cls(state["released"], published, values)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            raise ParameterError("state is not what Stream.state gave, but must be") from None
-        if any(value.shape != (width,) or not np.isfinite(value).all() for value in values.values()):
-            raise ParameterError(
-                f"state holds observations of another form, but must hold {width} finite numbers a step"
-            )
-        return made
-
-    def copy(self) -> _State:
-        return replace(self, values=dict(self.values))
-
-    def open_period(self, w: int) -> int:
-        return next(iter(self.values)) // w
-
-    def is_late(self, step: int, w: int) -> bool:
-        """Whether the period of a step is closed."""
-        if self.values:
-            return step // w < self.open_period(w)
-        return self.released is not None and step // w <= self.released
-
-    def add(self, rules: _Rules, w: int, step: int, value: Vector) -> list[_Closed]:
-        """Take an observation that is not late; return the periods that it closes."""
-        closed: list[_Closed] = []
-        if self.values and step // w > self.open_period(w):
-            closed = self.close(rules, w, step)
-        if step in self.values:
-            if rules.duplicate == "refuse":
-                raise StreamError(f"step {step} has come twice, and duplicate is 'refuse'")
-            if rules.duplicate == "keep":
-                return closed
-        elif self.values and step < max(self.values) and rules.disorder == "refuse":
-            raise StreamError(f"step {step} comes after step {max(self.values)}, and disorder is 'refuse'")
-        elif rules.missing == "refuse" and rules.disorder == "refuse":
-            expected = max(self.values) + 1 if self.values else step // w * w
-            _check_gap(expected, step)
-        if not self.values and rules.missing == "refuse" and self.released is not None:
-            _check_gap((self.released + 1) * w, step // w * w)
-        self.values[step] = value
-        if len(self.values) == w:
-            closed.append(_Closed(step // w, self._offsets(w)))
-            self.values = {}
-            self.released = step // w
-        return closed
-
-    def close(self, rules: _Rules, w: int, step: int) -> list[_Closed]:
-        """Close the open period although steps are missing, because a later step has come."""
-        period = self.open_period(w)
-        absent = [number for number in range(period * w, period * w + w) if number not in self.values]
-        if rules.missing == "refuse":
-            raise StreamError(
-                f"step {step} comes, but {len(absent)} steps of period {period} are missing, the first of them "
-                f"{absent[0]}, and missing is 'refuse'"
-            )
-        closed = _Closed(period, self._offsets(w))
-        if isinstance(rules.missing, float):
-            closed.fill = rules.missing
-        elif rules.missing == "hold":
-            closed.sources = {
-                number - period * w: max(source for source in self.values if source < number) - period * w
-                for number in absent
-                if number > min(self.values)
-            }
-        self.values = {}
-        self.released = period
-        return [] if rules.missing == "skip" else [closed]
-
-    def _offsets(self, w: int) -> dict[int, Vector]:
-        return {step % w: value for step, value in self.values.items()}
-
-
-def _check_gap(expected: int, step: int) -> None:
-    if step > expected:
-        raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
-
-
-def _runs(closed: Sequence[_Closed], w: int) -> list[list[_Closed]]:
+def _runs(closed: Sequence[Closed], w: int) -> list[list[Closed]]:
     """Return runs of consecutive periods that can be released in one go: those in which nothing is held."""
-    runs: list[list[_Closed]] = []
+    runs: list[list[Closed]] = []
     for period in closed:
         last = runs[-1][-1] if runs else None
         holds = period.fill is None and len(period.values) < w
@@ -487,26 +279,15 @@ def _runs(closed: Sequence[_Closed], w: int) -> list[list[_Closed]]:
 
 
 def _within_budget(mechanism: OptStream, sources: Mapping[int, int]) -> OptStream:
-    """Return the mechanism with as much epsilon as leaves every window within its guarantee if steps are repeated."""
-    if not sources:
-        return mechanism
+    """Return the mechanism with as much epsilon as a period with held steps may have.
+
+    It must cost no more, in any window, than a period without: then periods of both kinds may follow each other.
+    """
     guarantee = mechanism.guarantee
-    w, epsilon = guarantee.w, mechanism.statement.epsilon
-    own = accounting.held(mechanism.costs, sources)
-    around = [accounting.moved(cost, by) for by in (-w, w) for cost in mechanism.costs]
-    factor = accounting.largest_factor(own, [] if guarantee.neighbours == "aligned" else around, w, epsilon)
+    if not sources or guarantee.neighbours == "aligned":
+        # An aligned window holds every step of its period together with all that repeat it.
+        return mechanism
+    factor = accounting.largest_factor(accounting.held(mechanism.costs, sources), mechanism.costs, guarantee.w)
     if factor <= 0:
-        raise StreamError("steps cannot be held: their source has no budget left")
-    return mechanism if factor >= 1 else mechanism.with_epsilon(guarantee.epsilon * min(factor, Fraction(1)))
-
-
-def _number(name: str, value: Any) -> float:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = np.inf
-    if not np.isfinite(number):
-        raise DataError(f"{name} is {number}, but must be finite")
-    return number
+        raise StreamError("steps cannot be held: no budget lies on the step that they repeat")
+    return mechanism if factor >= 1 else mechanism.with_epsilon(guarantee.epsilon * factor)

@@ -1,0 +1,182 @@
+"""The open period of a stream: what is taken, what is refused, and what closes it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream.errors import DataError, ParameterError, ParameterTypeError, StreamError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    Vector = NDArray[np.float64]
+
+__all__ = ["Closed", "OpenPeriod", "Rules", "finite"]
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What to do with observations that do not come in order."""
+
+    late: str
+    duplicate: str
+    disorder: str
+    missing: str | float
+
+    @classmethod
+    def of(cls, *, late: str, duplicate: str, disorder: str, missing: str | float) -> Rules:
+        """Return checked rules."""
+        choices = {
+            "late": (late, ("refuse", "drop", "stored")),
+            "duplicate": (duplicate, ("refuse", "keep", "replace")),
+            "disorder": (disorder, ("refuse", "accept")),
+        }
+        for name, (value, allowed) in choices.items():
+            if value not in allowed:
+                raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, allowed))}")
+        if missing not in {"refuse", "hold", "skip"}:
+            if isinstance(missing, str):
+                raise ParameterError(f"missing is {missing!r}, but must be 'refuse', 'hold', 'skip' or a number")
+            missing = finite("missing", missing)
+        return cls(late, duplicate, disorder, missing)
+
+
+@dataclass(repr=False)
+class Closed:
+    """A period that is to be released."""
+
+    period: int
+    values: dict[int, Vector]
+    """Observations, by their step within the period."""
+    fill: float | None = None
+    """What stands in the place of missing steps, if it is a public number."""
+    sources: dict[int, int] = field(default_factory=dict)
+    """Steps that repeat an earlier one."""
+
+    def rows(self, w: int, width: int, published: Vector | None) -> NDArray[np.float64]:
+        """Return one row of numbers for every step."""
+        rows = np.empty((w, width))
+        for step in range(w):
+            value = self.values.get(self.sources.get(step, step))
+            if value is None:
+                value = published if self.fill is None else np.full(width, self.fill)
+            if value is None:
+                raise StreamError(
+                    f"period {self.period} starts with missing steps, and nothing was released that could be held"
+                )
+            rows[step] = value
+        return rows
+
+
+@dataclass(repr=False)
+class OpenPeriod:
+    """What a stream remembers."""
+
+    released: int | None = None
+    """The last period that is closed."""
+    published: Vector | None = None
+    """What was last released, of the last step of a period."""
+    values: dict[int, Vector] = field(default_factory=dict)
+    """Observations of the open period."""
+    revision: int = 0
+
+    @classmethod
+    def read(cls, state: Mapping[str, Any], width: int) -> OpenPeriod:
+        """Return what was kept as plain data, with so many numbers a step."""
+        try:
+            values = {int(step): np.array(value, dtype=np.float64) for step, value in state["observations"].items()}
+            published = None if state["published"] is None else np.array(state["published"], dtype=np.float64)
+            made = cls(state["released"], published, values)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            raise ParameterError("state is not what Stream.state gave, but must be") from None
+        if any(value.shape != (width,) or not np.isfinite(value).all() for value in values.values()):
+            raise ParameterError(
+                f"state holds observations of another form, but must hold {width} finite numbers a step"
+            )
+        return made
+
+    def copy(self) -> OpenPeriod:
+        """Return a copy that can change on its own."""
+        return replace(self, values=dict(self.values))
+
+    def number(self, w: int) -> int:
+        """Return the number of the period; there must be an observation."""
+        return next(iter(self.values)) // w
+
+    def is_late(self, step: int, w: int) -> bool:
+        """Whether the period of a step is closed."""
+        if self.values:
+            return step // w < self.number(w)
+        return self.released is not None and step // w <= self.released
+
+    def add(self, rules: Rules, w: int, step: int, value: Vector) -> list[Closed]:
+        """Take an observation that is not late; return the periods that it closes."""
+        closed: list[Closed] = []
+        if self.values and step // w > self.number(w):
+            closed = self.close(rules, w, step)
+        if step in self.values:
+            if rules.duplicate == "refuse":
+                raise StreamError(f"step {step} has come twice, and duplicate is 'refuse'")
+            if rules.duplicate == "keep":
+                return closed
+        elif self.values and step < max(self.values) and rules.disorder == "refuse":
+            raise StreamError(f"step {step} comes after step {max(self.values)}, and disorder is 'refuse'")
+        elif rules.missing == "refuse" and rules.disorder == "refuse":
+            expected = max(self.values) + 1 if self.values else step // w * w
+            _check_gap(expected, step)
+        if not self.values and rules.missing == "refuse" and self.released is not None:
+            _check_gap((self.released + 1) * w, step // w * w)
+        self.values[step] = value
+        if len(self.values) == w:
+            closed.append(Closed(step // w, self._offsets(w)))
+            self.values = {}
+            self.released = step // w
+        return closed
+
+    def close(self, rules: Rules, w: int, step: int) -> list[Closed]:
+        """Close the open period although steps are missing, because a later step has come."""
+        period = self.number(w)
+        absent = [number for number in range(period * w, period * w + w) if number not in self.values]
+        if rules.missing == "refuse":
+            raise StreamError(
+                f"step {step} comes, but {len(absent)} steps of period {period} are missing, the first of them "
+                f"{absent[0]}, and missing is 'refuse'"
+            )
+        closed = Closed(period, self._offsets(w))
+        if isinstance(rules.missing, float):
+            closed.fill = rules.missing
+        elif rules.missing == "hold":
+            closed.sources = {
+                number - period * w: max(source for source in self.values if source < number) - period * w
+                for number in absent
+                if number > min(self.values)
+            }
+        self.values = {}
+        self.released = period
+        return [] if rules.missing == "skip" else [closed]
+
+    def _offsets(self, w: int) -> dict[int, Vector]:
+        return {step % w: value for step, value in self.values.items()}
+
+
+def _check_gap(expected: int, step: int) -> None:
+    if step > expected:
+        raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
+
+
+def finite(name: str, value: Any) -> float:
+    """Return a number, or raise with the name of what is not one."""
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
+        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
+    try:
+        number = float(value)
+    except OverflowError:
+        number = np.inf
+    if not np.isfinite(number):
+        raise DataError(f"{name} is {number}, but must be finite")
+    return number
