@@ -63,6 +63,7 @@ class Charges:
     def __init__(self, database: Database[Any]) -> None:
         """Start without knowing any."""
         self._database = database
+        self._statement = CHARGE.format(share=database.share)
         self._views: dict[str, _View] = {}
         self._costs: dict[bytes, tuple[Cost, ...]] = {}
         self._prices: dict[tuple[Any, ...], Fraction] = {}
@@ -132,9 +133,10 @@ class Charges:
         """Write charges, or raise StaleError if the view is out of date."""
         old = {charge.period for charge in replaced}
         rows = [(*charge.row(stream), stream, *view.row) for charge in written if charge.period not in old]
-        statement = CHARGE.format(share=self._database.share)
+        statement = self._statement
         if len(rows) == 1 and not replaced:
-            fresh = self._database.write_alone(statement, rows[0]) == 1
+            # Not forced: the commit that stores the release forces both, and nothing leaves before.
+            fresh = self._database.write_alone(statement, rows[0], forced=False) == 1
         else:
             with self._database.transaction() as change:
                 fresh = not rows or change.write(statement, *rows) == len(rows)

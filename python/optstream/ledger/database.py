@@ -59,14 +59,14 @@ class Database(ABC, Generic[Connection]):
 
     def __init__(self) -> None:
         """Start with no connection."""
-        self._idle: list[Connection] = []
+        self._idle = _pools()
         self._process = os.getpid()
-        self._inherited: list[list[Connection]] = []
+        self._inherited: list[dict[bool, list[Connection]]] = []
         self._closed = False
 
     @abstractmethod
-    def _connect(self) -> Connection:
-        """Open a connection that makes every commit durable."""
+    def _connect(self, *, forced: bool) -> Connection:
+        """Open a connection whose commits are on the disk before they return, or go there with the next such commit."""
 
     @abstractmethod
     def _close(self, connection: Connection) -> None:
@@ -108,31 +108,35 @@ class Database(ABC, Generic[Connection]):
             StaleError: A row with the same key is there; nothing was written.
             LedgerError: The database failed; nothing was written.
         """
-        connection = self._borrow()
+        connection = self._borrow(forced=True)
         try:
             with self._begin(connection, write=write) as inside:
                 yield inside
         except BaseException as error:
-            self._give_up(connection, error)
+            self._give_up(connection, error, forced=True)
             raise
-        self._idle.append(connection)
+        self._idle[True].append(connection)
 
-    def write_alone(self, statement: str, values: Sequence[Any]) -> int:
-        """Carry out one statement, durably; without the journeys that a transaction of several needs."""
-        connection = self._borrow()
+    def write_alone(self, statement: str, values: Sequence[Any], *, forced: bool = True) -> int:
+        """Carry out one statement as a transaction, without the journeys that one of several needs.
+
+        One that is not forced to the disk is there at the latest when any later one that is forced returns, on whatever
+        connection, because a database writes its log in order.
+        """
+        connection = self._borrow(forced=forced)
         try:
             written = self._alone(connection).write(statement, values)
         except BaseException as error:
-            self._give_up(connection, error)
+            self._give_up(connection, error, forced=forced)
             raise
-        self._idle.append(connection)
+        self._idle[forced].append(connection)
         return written
 
-    def _give_up(self, connection: Connection, error: BaseException) -> None:
+    def _give_up(self, connection: Connection, error: BaseException, *, forced: bool) -> None:
         """Put a connection back or away, and raise what the driver raised as an error of the ledger."""
         if isinstance(error, Exception) and not isinstance(error, self.errors):
             # The caller's own, raised inside a transaction that is rolled back by now.
-            self._idle.append(connection)
+            self._idle[forced].append(connection)
             return
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
@@ -144,29 +148,35 @@ class Database(ABC, Generic[Connection]):
         """Close all connections."""
         self._closed = True
         if self._process == os.getpid():
-            while self._idle:
-                self._close(self._idle.pop())
+            for idle in self._idle.values():
+                while idle:
+                    self._close(idle.pop())
 
-    def _borrow(self) -> Connection:
+    def _borrow(self, *, forced: bool) -> Connection:
         try:
-            return self._connection()
+            return self._connection(forced=forced)
         except self.errors as error:
             raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
 
-    def _connection(self) -> Connection:
+    def _connection(self, *, forced: bool) -> Connection:
         if self._closed:
             raise LedgerError(f"ledger {self.location} is closed, but must be open")
         if self._process != os.getpid():
             # Connections of the parent process must be neither used nor closed here, so they are kept for good.
             self._inherited.append(self._idle)
-            self._idle, self._process = [], os.getpid()
-        while self._idle:
+            self._idle, self._process = _pools(), os.getpid()
+        idle = self._idle[forced]
+        while idle:
             try:
-                connection = self._idle.pop()
+                connection: Connection = idle.pop()
             except IndexError:
                 # Another thread was faster.
                 break
             if self._is_alive(connection):
                 return connection
             self._close(connection)
-        return self._connect()
+        return self._connect(forced=forced)
+
+
+def _pools() -> dict[bool, list[Any]]:
+    return {True: [], False: []}

@@ -41,14 +41,14 @@ class Postgres(Database["Connection"]):
             parts = {}
         self.location = f"{parts.get('dbname', '')} on {parts.get('host', 'the local server')}"
 
-    def _connect(self) -> Connection:
+    def _connect(self, *, forced: bool) -> Connection:
         connection = psycopg.connect(self._url, autocommit=True, connect_timeout=max(round(self._timeout), 2))
         try:
             connection.execute(f"SET lock_timeout = {round(self._timeout * 1000)}")
             connection.execute("SET default_transaction_isolation = 'read committed'")
-            ((durable,),) = connection.execute("SHOW synchronous_commit").fetchall()
-            if durable == "off":
-                connection.execute("SET synchronous_commit = on")
+            ((commit,),) = connection.execute("SHOW synchronous_commit").fetchall()
+            if not forced or commit == "off":
+                connection.execute(f"SET synchronous_commit = {'on' if forced else 'off'}")
         except psycopg.Error:
             connection.close()
             raise

@@ -70,6 +70,7 @@ class Protocol:
         """Take the database, its charges, the curator's key if there is one, and the key for digests of the data."""
         self._database, self._charges = database, charges
         self._curator, self._digester = curator, digester
+        self._statement = STORE.format(lock=database.lock)
         self._enrolled: set[tuple[str, bytes]] = set()
 
     def release(
@@ -168,7 +169,7 @@ class Protocol:
             sealed = seal(stream, number, digests[number], result, now)
             charge = (stream, number, made.digest, digests[number])
             rows.append((stream, number, digests[number], result, now, sealed, *charge))
-        statement = STORE.format(lock=self._database.lock)
+        statement = self._statement
         if finish is None and len(rows) == 1:
             if self._database.write_alone(statement, rows[0]) == 1:
                 return dict(drawn)

@@ -89,7 +89,7 @@ class Charge(NamedTuple):
         return self.seal == self._own_seal(stream)
 
     def _own_seal(self, stream: str) -> bytes:
-        return seal(stream, self.period, self.number, self.plan, self.data, self.charged, self.void or "")
+        return seal(stream, self.period, self.number, self.plan, self.data, self.charged, self.void)
 
     def check_unreleased(self, stream: str, made: bytes) -> None:
         """Raise if something has left for this charge, which another one was to replace."""
@@ -105,10 +105,9 @@ class Charge(NamedTuple):
             raise ConflictError(f"period {self.period} of {stream!r} is void and will not be released: {self.void}")
 
 
-def seal(*fields: str | int | bytes) -> bytes:
-    """Return a checksum of fields, each preceded by its length."""
-    contents = [field if isinstance(field, bytes) else str(field).encode() for field in fields]
-    return sha256(b"".join([part for content in contents for part in (b"%d:" % len(content), content)])).digest()
+def seal(*fields: str | int | bytes | None) -> bytes:
+    """Return a checksum of fields, of which no two lists look the same."""
+    return sha256(repr(fields).encode()).digest()
 
 
 def policy_row(policy: Guarantee) -> tuple[str, int, str, str]:

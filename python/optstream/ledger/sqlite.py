@@ -21,13 +21,9 @@ __all__ = ["SQLite"]
 
 PRAGMAS = (
     "journal_mode = WAL",
-    # Every commit is on the disk before it returns.
-    "synchronous = FULL",
     "foreign_keys = ON",
     # Observations of an open period are overwritten when they go.
     "secure_delete = ON",
-    # Many commits change the same pages: writing them back less often is less work.
-    "wal_autocheckpoint = 4000",
     "trusted_schema = OFF",
 )
 
@@ -55,7 +51,7 @@ class SQLite(Database[sqlite3.Connection]):
         if damage := self._first_damage():
             raise LedgerError(f"ledger {path} is damaged and was refused: {damage}")
 
-    def _connect(self) -> sqlite3.Connection:
+    def _connect(self, *, forced: bool) -> sqlite3.Connection:
         # Transactions are begun and ended by hand, so that it shows what is one.
         connection = sqlite3.connect(
             self._path.as_uri() + "?mode=rw",
@@ -67,6 +63,8 @@ class SQLite(Database[sqlite3.Connection]):
         try:
             for pragma in PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
+            # The log is one file: who forces its end to the disk forces all of it.
+            connection.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
         except self.errors:
             connection.close()
             raise
