@@ -164,24 +164,22 @@ class Ledger:
         """Hold every window of a stream to another epsilon from now on, or make a stream.
 
         What has been released stays released, so a smaller epsilon may leave windows that are over it; nothing more is
-        released in them. The length of the window and alpha cannot change once something has been charged.
+        released in them. The length of the window and alpha are those with which the stream was made.
         """
         _check_stream(stream)
         if not isinstance(policy, Guarantee):
             raise ParameterTypeError(f"policy is of type {type(policy).__name__}, but must be Guarantee")
-        values = policy_row(policy)
+        epsilon, w, alpha, neighbours = policy_row(policy)
         with self._database.transaction() as change:
             self._protocol.add_stream(change, stream, policy)
-            now = self._policy(change, stream, lock=True)
-            ((charged,),) = change.rows("SELECT count(*) FROM optstream_charges WHERE stream = ?", (stream,))
-            if charged and (now.w, now.alpha) != (policy.w, policy.alpha):
+            now = self._policy(change, stream)
+            if (now.w, now.alpha) != (policy.w, policy.alpha):
                 raise ParameterError(
-                    f"policy has w = {policy.w} and alpha = {policy.alpha:g}, but must have w = {now.w} and "
-                    f"alpha = {now.alpha:g}: {charged} periods of {stream!r} are charged for them"
+                    f"policy has w = {w} and alpha = {alpha}, but must have w = {now.w} and alpha = {now.alpha}, with "
+                    f"which {stream!r} was made"
                 )
             change.write(
-                "UPDATE optstream_streams SET epsilon = ?, w = ?, alpha = ?, neighbours = ? WHERE name = ?",
-                (*values, stream),
+                "UPDATE optstream_streams SET epsilon = ?, neighbours = ? WHERE name = ?", (epsilon, neighbours, stream)
             )
 
     def remaining(self, stream: str) -> Remaining:
@@ -280,8 +278,8 @@ class Ledger:
 
     # Rows.
 
-    def _policy(self, reading: Transaction, stream: str, *, lock: bool = False) -> Guarantee:
-        return policy_of(stream, reading.rows(POLICY + (self._database.lock if lock else ""), (stream,)))
+    def _policy(self, reading: Transaction, stream: str) -> Guarantee:
+        return policy_of(stream, reading.rows(POLICY, (stream,)))
 
     def _mechanism(self, reading: Transaction, digest: bytes) -> OptStream:
         """Return the mechanism of a plan."""

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from optstream.accounting import Cost
     from optstream.guarantee import Guarantee
-    from optstream.ledger.database import Database, Transaction
+    from optstream.ledger.database import Database
     from optstream.release import Parts
 
 __all__ = ["Charges"]
@@ -38,8 +38,8 @@ class _View(NamedTuple):
     """What a process knows of a stream: its policy, and all charges up to a number in a range of periods."""
 
     policy: Guarantee
-    row: tuple[Any, ...]
-    """The policy as it is written."""
+    row: tuple[str, str]
+    """What can change of the policy, as it is written."""
     last: int
     periods: range
     charges: Mapping[int, Charge]
@@ -63,15 +63,14 @@ class Charges:
     def __init__(self, database: Database[Any]) -> None:
         """Start without knowing any."""
         self._database = database
-        self._statement = CHARGE.format(share=database.share)
         self._views: dict[str, _View] = {}
         self._costs: dict[bytes, tuple[Cost, ...]] = {}
         self._prices: dict[tuple[Any, ...], Fraction] = {}
 
     def charge(
         self, stream: str, made: bytes, digests: Mapping[int, bytes], *, w: int, alpha: float
-    ) -> dict[int, Parts]:
-        """Charge the periods that are not charged yet; return those that are released already.
+    ) -> tuple[dict[int, int], dict[int, Parts]]:
+        """Charge the periods that are not charged yet; return the numbers of the charges, and what is released already.
 
         Raises:
             BudgetError: Some window would cost more than the policy allows.
@@ -102,9 +101,12 @@ class Charges:
             rows = reading.rows(CHARGED, (stream, begin, end))
             ((last,),) = reading.rows("SELECT max(number) FROM optstream_charges WHERE stream = ?", (stream,))
         charges = {row[0]: Charge.read(stream, row) for row in rows}
-        return _View(policy, policy_row(policy), last or 0, range(begin, end + 1), charges)
+        epsilon, _, _, neighbours = policy_row(policy)
+        return _View(policy, (epsilon, neighbours), last or 0, range(begin, end + 1), charges)
 
-    def _charge(self, stream: str, made: bytes, digests: Mapping[int, bytes], view: _View) -> dict[int, Parts]:
+    def _charge(
+        self, stream: str, made: bytes, digests: Mapping[int, bytes], view: _View
+    ) -> tuple[dict[int, int], dict[int, Parts]]:
         now = datetime.now(UTC).isoformat()
         written: list[Charge] = []
         for period, digest in digests.items():
@@ -113,57 +115,54 @@ class Charges:
                 known.check_void(stream)
             if known is None or (known.plan, known.data) != (made, digest):
                 written.append(Charge(period, view.last + len(written) + 1, made, digest, now, None))
-        replaced = [view.charges[charge.period] for charge in written if charge.period in view.charges]
-        for charge in replaced:
-            charge.check_unreleased(stream, made)
-        after = view.after(written) if written else view
-        for charge in written:
-            self._check_windows(stream, after, charge.period)
+        after = view
         if written:
-            self._write(stream, view, written, replaced)
+            after = view.after(written)
+            for charge in written:
+                if charge.period in view.charges:
+                    view.charges[charge.period].check_unreleased(stream, made)
+                self._check_windows(stream, after, charge.period)
+            self._write(stream, view, written)
             self._views[stream] = after
+        numbers = {period: after.charges[period].number for period in digests}
         released = [period for period in digests if period in view.charges and view.charges[period].released]
         if not released:
-            return {}
+            return numbers, {}
         with self._database.transaction(write=False) as reading:
             found = stored(reading, stream, released[0], released[-1])
-        return {period: found[period] for period in released}
+        return numbers, {period: found[period] for period in released}
 
-    def _write(self, stream: str, view: _View, written: Sequence[Charge], replaced: Sequence[Charge]) -> None:
+    def _write(self, stream: str, view: _View, written: Sequence[Charge]) -> None:
         """Write charges, or raise StaleError if the view is out of date."""
-        old = {charge.period for charge in replaced}
-        rows = [(*charge.row(stream), stream, *view.row) for charge in written if charge.period not in old]
-        statement = self._statement
-        if len(rows) == 1 and not replaced:
+        new = [(*charge.row(stream), stream, *view.row) for charge in written if charge.period not in view.charges]
+        if len(new) == len(written) == 1:
             # Not forced: the commit that stores the release forces both, and nothing leaves before.
-            fresh = self._database.write_alone(statement, rows[0], forced=False) == 1
-        else:
-            with self._database.transaction() as change:
-                fresh = not rows or change.write(statement, *rows) == len(rows)
-                for charge in replaced:
-                    now = next(other for other in written if other.period == charge.period)
-                    fresh = fresh and self._replace(change, stream, charge, now)
-                if not fresh:
-                    # Raised here, so that nothing of the transaction stays.
-                    raise StaleError(f"stream {stream!r} was charged by another process")
-        if not fresh:
-            raise StaleError(f"stream {stream!r} was charged by another process")
-
-    def _replace(self, change: Transaction, stream: str, charge: Charge, by: Charge) -> bool:
-        """Replace a charge for which nothing has left; whether it could be done."""
-        held = change.rows(CHARGED_ALONE + self._database.lock, (stream, charge.period, charge.number))
-        # Looked for after the charge is held, when nobody else can store a release for it.
-        if not held or change.rows(RELEASED, (stream, charge.period)):
-            return False
-        return change.write(RECHARGE, (*by.row(stream)[2:], stream, charge.period)) == 1
-
-    def make_void(self, stream: str, made: bytes, period: int, digest: bytes, why: str) -> None:
-        """Keep a charge and let nothing be released for it."""
+            if self._database.write_alone(CHARGE, new[0], forced=False) != 1:
+                raise StaleError(f"stream {stream!r} was charged by another process")
+            return
         with self._database.transaction() as change:
-            for row in change.rows(CHARGED, (stream, period, period)):
-                charge = Charge.read(stream, row)
-                if (charge.plan, charge.data) == (made, digest):
-                    self._replace(change, stream, charge, charge._replace(void=why))
+            done = change.write(CHARGE, *new) if new else 0
+            for charge in written:
+                if charge.period in view.charges:
+                    old = view.charges[charge.period].number
+                    done += change.write(RECHARGE, (*charge.row(stream)[2:], stream, old))
+            if done != len(written):
+                raise StaleError(f"stream {stream!r} was charged by another process")
+
+    def make_void(self, stream: str, period: int, number: int, why: str) -> None:
+        """Keep a charge and let nothing be released for it, unless something was."""
+        for attempt in range(ATTEMPTS):
+            view = self._look(stream, [period])
+            charge = view.charges[period]
+            if charge.number != number or charge.released:
+                return
+            row = charge._replace(number=view.last + 1, void=why).row(stream)
+            try:
+                self._database.write_alone(RECHARGE, (*row[2:], stream, number))
+            except StaleError:
+                pause(attempt)
+            else:
+                return
 
     def _check_windows(self, stream: str, view: _View, period: int) -> None:
         """Raise unless every window that meets a period is within the policy."""
@@ -195,7 +194,3 @@ class Charges:
                 ((text,),) = reading.rows("SELECT costs FROM optstream_plans WHERE digest = ?", (made,))
             self._costs[made] = accounting.from_data(json.loads(text))
         return self._costs[made]
-
-
-CHARGED_ALONE = "SELECT 1 FROM optstream_charges WHERE stream = ? AND period = ? AND number = ? "
-RELEASED = "SELECT 1 FROM optstream_releases WHERE stream = ? AND period = ?"

@@ -15,13 +15,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Database", "StaleError", "Transaction", "pause"]
+__all__ = ["Database", "ReplacedError", "StaleError", "Transaction", "pause"]
 
 Connection = TypeVar("Connection")
 
 
 class StaleError(LedgerError):
     """Another process has written what this one was about to write; what it knows is out of date."""
+
+
+class ReplacedError(StaleError):
+    """What a row refers to is not there any more."""
 
 
 def pause(attempt: int) -> None:
@@ -46,16 +50,12 @@ class Database(ABC, Generic[Connection]):
     """The type of columns that hold bytes."""
     clustered: str
     """What follows a table that is kept in the order of its primary key."""
-    lock: str
-    """What a SELECT ends with in order to hold its rows until the transaction ends."""
-    share: str
-    """The same, but for others that only read them."""
     location: str
     """Where it is, for messages; without a password."""
     errors: tuple[type[Exception], ...]
     """What the driver raises."""
     duplicates: type[Exception]
-    """What the driver raises if a row with the same key is there."""
+    """What the driver raises if a row with the same key is there, or one that is referred to is not."""
 
     def __init__(self) -> None:
         """Start with no connection."""
@@ -83,6 +83,10 @@ class Database(ABC, Generic[Connection]):
     @abstractmethod
     def _alone(self, connection: Connection) -> Transaction:
         """Return what carries out every statement as a transaction of its own."""
+
+    @abstractmethod
+    def _is_reference(self, error: Exception) -> bool:
+        """Whether a row could not be written because of a reference between rows."""
 
     @abstractmethod
     def _explain(self, error: Exception) -> str:
@@ -141,7 +145,9 @@ class Database(ABC, Generic[Connection]):
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
         if isinstance(error, self.errors):
-            kind = StaleError if isinstance(error, self.duplicates) else LedgerError
+            kind: type[LedgerError] = LedgerError
+            if isinstance(error, self.duplicates):
+                kind = ReplacedError if self._is_reference(error) else StaleError
             raise kind(f"ledger {self.location}: {self._explain(error)}") from error
 
     def close(self) -> None:

@@ -21,7 +21,8 @@ from tqdm.auto import tqdm
 
 from optstream import accounting, plan
 from optstream.errors import ConflictError, ParameterError, SolverError
-from optstream.ledger.rows import CHARGED, POLICY, STORE, Charge, check_fits, policy_of, policy_row, seal, stored
+from optstream.ledger.database import ReplacedError
+from optstream.ledger.rows import POLICY, STORE, STORED, check_fits, policy_of, policy_row, seal, stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -70,7 +71,6 @@ class Protocol:
         """Take the database, its charges, the curator's key if there is one, and the key for digests of the data."""
         self._database, self._charges = database, charges
         self._curator, self._digester = curator, digester
-        self._statement = STORE.format(lock=database.lock)
         self._enrolled: set[tuple[str, bytes]] = set()
 
     def release(
@@ -90,13 +90,14 @@ class Protocol:
             for number, rows in zip(numbers, units, strict=True)
         }
         guarantee = made.mechanism.guarantee
-        parts = self._charges.charge(stream, made.digest, digests, w=guarantee.w, alpha=guarantee.alpha)
+        charged, parts = self._charges.charge(stream, made.digest, digests, w=guarantee.w, alpha=guarantee.alpha)
         waiting = [number for number in numbers if number not in parts]
         for batch in _batches(waiting):
             drawn = {
-                number: self._draw(stream, made, number, units[number - period], digests[number]) for number in batch
+                number: self._draw((stream, number, charged[number]), made, units[number - period], digests[number])
+                for number in batch
             }
-            parts |= self._store(stream, made, drawn, digests, finish if batch[-1] == waiting[-1] else None)
+            parts |= self._store(stream, drawn, charged, finish if batch[-1] == waiting[-1] else None)
         if finish is not None and not waiting:
             with self._database.transaction() as change:
                 finish(change)
@@ -141,7 +142,9 @@ class Protocol:
         """What tells whether a key is the one that a stream was begun with."""
         return self._curator and self._curator.digest([b"key check"], np.empty((0, 0), dtype=np.int64))
 
-    def _draw(self, stream: str, made: PricedPlan, number: int, units: NDArray[np.int64], digest: bytes) -> Parts:
+    def _draw(self, charge: tuple[str, int, int], made: PricedPlan, units: NDArray[np.int64], digest: bytes) -> Parts:
+        """Draw the release of a charge, which is the stream, the period and its own number."""
+        stream, number, _ = charge
         if self._curator:
             # A retry draws the same noise, so a failure repeats itself and tells nothing more.
             context = [stream.encode(), _number(number), made.digest, digest]
@@ -150,53 +153,53 @@ class Protocol:
             return made.mechanism.draw(units)
         except SolverError as error:
             # After a draw that failed by its noise, another would be a second look at the data.
-            self._charges.make_void(stream, made.digest, number, digest, f"not solved: {error}")
+            self._charges.make_void(*charge, f"not solved: {error}")
             raise
 
     def _store(
         self,
         stream: str,
-        made: PricedPlan,
         drawn: Mapping[int, Parts],
-        digests: Mapping[int, bytes],
+        charged: Mapping[int, int],
         finish: Callable[[Transaction], None] | None,
     ) -> dict[int, Parts]:
-        """Store what was drawn, or return what another process has stored by now."""
+        """Store what was drawn, or return what another process has stored for the same charge by now."""
         now = datetime.now(UTC).isoformat()
         rows = []
         for number, parts in drawn.items():
             result = parts.to_bytes()
-            sealed = seal(stream, number, digests[number], result, now)
-            charge = (stream, number, made.digest, digests[number])
-            rows.append((stream, number, digests[number], result, now, sealed, *charge))
-        statement = self._statement
-        if finish is None and len(rows) == 1:
-            if self._database.write_alone(statement, rows[0]) == 1:
-                return dict(drawn)
-            with self._database.transaction(write=False) as reading:
-                return self._theirs(reading, stream, made, {number: digests[number] for number in drawn})
-        with self._database.transaction() as change:
-            mine = change.write(statement, *rows) == len(rows)
-            # Raises, and undoes everything, unless each period is stored from this very data: only then is it finished.
-            result_of = dict(drawn) if mine else self._theirs(change, stream, made, {n: digests[n] for n in drawn})
-            if finish is not None:
-                finish(change)
+            sealed = seal(stream, number, charged[number], result, now)
+            rows.append((stream, number, charged[number], result, now, sealed))
+        try:
+            if finish is None and len(rows) == 1:
+                if self._database.write_alone(STORE, rows[0]) == 1:
+                    return dict(drawn)
+                with self._database.transaction(write=False) as reading:
+                    return _theirs(reading, stream, drawn, charged)
+            with self._database.transaction() as change:
+                mine = change.write(STORE, *rows) == len(rows)
+                # Raises, and undoes everything, unless each period is stored for this very charge.
+                result_of = dict(drawn) if mine else _theirs(change, stream, drawn, charged)
+                if finish is not None:
+                    finish(change)
+        except ReplacedError:
+            raise ConflictError(
+                f"a period of {stream!r} from {min(drawn)} to {max(drawn)} was charged again by another process, for "
+                "other data or another plan"
+            ) from None
         return result_of
 
-    def _theirs(
-        self, reading: Transaction, stream: str, made: PricedPlan, digests: Mapping[int, bytes]
-    ) -> dict[int, Parts]:
-        """Return what other processes have stored for the same plan and data."""
-        numbers = list(digests)
-        found = stored(reading, stream, numbers[0], numbers[-1])
-        charged = [Charge.of(row) for row in reading.rows(CHARGED, (stream, numbers[0], numbers[-1]))]
-        digest_of = {charge.period: (charge.plan, charge.data) for charge in charged}
-        for number, digest in digests.items():
-            if number not in found or digest_of.get(number) != (made.digest, digest):
-                raise ConflictError(
-                    f"period {number} of {stream!r} was charged by another process for other data or another plan"
-                )
-        return {number: found[number] for number in numbers}
+
+def _theirs(
+    reading: Transaction, stream: str, drawn: Mapping[int, Parts], charged: Mapping[int, int]
+) -> dict[int, Parts]:
+    """Return what other processes have stored for the same charges."""
+    rows = reading.rows(STORED, (stream, min(drawn), max(drawn)))
+    for_charge = {row[0]: row[1] for row in rows}
+    if any(for_charge.get(number) != charged[number] for number in drawn):
+        raise ReplacedError(f"a period of {stream!r} was released for another charge")
+    found = stored(reading, stream, min(drawn), max(drawn))
+    return {number: found[number] for number in drawn}
 
 
 def _number(period: int) -> bytes:

@@ -38,18 +38,18 @@ CHARGED = (
 CHARGE = (
     "INSERT INTO optstream_charges (stream, period, number, plan, data, charged, void, seal)"
     " SELECT ?, ?, ?, ?, ?, ?, ?, ? FROM optstream_streams"
-    " WHERE name = ? AND epsilon = ? AND w = ? AND alpha = ? AND neighbours = ? {share} ON CONFLICT DO NOTHING"
+    " WHERE name = ? AND epsilon = ? AND neighbours = ? ON CONFLICT DO NOTHING"
 )
 RECHARGE = (
     "UPDATE optstream_charges SET number = ?, plan = ?, data = ?, charged = ?, void = ?, seal = ?"
-    " WHERE stream = ? AND period = ?"
+    " WHERE stream = ? AND number = ?"
 )
 STORE = (
-    "INSERT INTO optstream_releases SELECT ?, ?, ?, ?, ?, ? FROM optstream_charges"
-    " WHERE stream = ? AND period = ? AND plan = ? AND data = ? AND void IS NULL {lock} ON CONFLICT DO NOTHING"
+    "INSERT INTO optstream_releases (stream, period, number, result, released, seal) VALUES (?, ?, ?, ?, ?, ?)"
+    " ON CONFLICT DO NOTHING"
 )
 STORED = (
-    "SELECT period, data, result, released, seal FROM optstream_releases"
+    "SELECT period, number, result, released, seal FROM optstream_releases"
     " WHERE stream = ? AND period BETWEEN ? AND ? ORDER BY period"
 )
 
@@ -139,8 +139,8 @@ def stored(reading: Transaction, stream: str, first: int, last: int) -> dict[int
         LedgerError: One of them is not as it was written.
     """
     parts = {}
-    for period, data, result, released, sealed in reading.rows(STORED, (stream, first, last)):
-        if bytes(sealed) != seal(stream, period, bytes(data), bytes(result), released):
+    for period, number, result, released, sealed in reading.rows(STORED, (stream, first, last)):
+        if bytes(sealed) != seal(stream, period, number, bytes(result), released):
             raise LedgerError(f"the release of period {period} of {stream!r} was altered")
         parts[period] = Parts.from_bytes(bytes(result))
     return parts

@@ -1,7 +1,10 @@
 """The tables of a ledger and how they came about.
 
-A new ledger is made by the same migrations, one after the other, that bring an old one up to date. What has been
-released is only ever added to: a charge changes only as long as nothing has left for it.
+A new ledger is made by the same migrations, one after the other, that bring an old one up to date.
+
+A release refers to the number of its charge. A charge that is replaced, because nothing has left for it, gets another
+number. So the database itself sees to it that a charge with a release cannot be replaced, and that nothing can be
+released for a charge that was.
 """
 
 from __future__ import annotations
@@ -33,9 +36,9 @@ MIGRATIONS = (
         plan {blob} NOT NULL REFERENCES optstream_plans, data {blob} NOT NULL, charged TEXT NOT NULL, void TEXT,
         seal {blob} NOT NULL, PRIMARY KEY (stream, period), UNIQUE (stream, number)) {clustered};
     CREATE TABLE optstream_releases (
-        stream TEXT NOT NULL, period BIGINT NOT NULL, data {blob} NOT NULL, result {blob} NOT NULL,
+        stream TEXT NOT NULL, period BIGINT NOT NULL, number BIGINT NOT NULL, result {blob} NOT NULL,
         released TEXT NOT NULL, seal {blob} NOT NULL, PRIMARY KEY (stream, period),
-        FOREIGN KEY (stream, period) REFERENCES optstream_charges (stream, period)) {clustered}
+        FOREIGN KEY (stream, number) REFERENCES optstream_charges (stream, number)) {clustered}
     """,
     # Observations of the open period of a stream. The revision tells whether another process has changed them. The
     # clock says which time a step is: on another clock the same hours could be released again as another period.

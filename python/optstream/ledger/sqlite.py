@@ -31,7 +31,7 @@ PRAGMAS = (
 class SQLite(Database[sqlite3.Connection]):
     """A file with a write-ahead log, forced to disk at every commit."""
 
-    blob, clustered, lock, share = "BLOB", "WITHOUT ROWID", "", ""
+    blob, clustered = "BLOB", "WITHOUT ROWID"
     # The message about a damaged file may quote bytes that are no text.
     errors, duplicates = (sqlite3.Error, UnicodeDecodeError), sqlite3.IntegrityError
 
@@ -91,6 +91,9 @@ class SQLite(Database[sqlite3.Connection]):
 
     def _alone(self, connection: sqlite3.Connection) -> Transaction:
         return _Statements(connection)
+
+    def _is_reference(self, error: Exception) -> bool:
+        return "FOREIGN KEY" in str(error)
 
     def _explain(self, error: Exception) -> str:
         cause = str(error)
