@@ -805,3 +805,23 @@ def test_the_shell_completes() -> None:
     asked |= {"COMP_WORDS": "optstream plan --sample ", "COMP_CWORD": "3"}
     assert command(env=asked).out.split() == ["equal", "l1"]
     assert "complete -o default -F _optstream_completion optstream" in command("--show-completion", "bash").out
+
+
+def test_the_same_hours_cannot_be_released_again_from_another_origin(call: Call, loads: Path) -> None:
+    charged = (*MECHANISM, "--time", "when", "--step", "30m", "--ledger", "ledger.db", "--stream", "loads")
+    done = call("release", loads, *charged, "--origin", "2016-01-01T00:00:00")
+    assert done.code == 0
+    assert "making a new ledger: ledger.db" in done.err
+    again = call("release", loads, *charged, "--origin", "2015-12-31T00:00:00")
+    assert again.code == 3
+    assert "was begun with steps of 1800 s from 2016-01-01T00:00:00" in again.err
+    assert json.loads(call("ledger", "show", "ledger.db", "--json").out)["streams"][0]["charged"] == 2
+
+
+def test_a_ledger_may_be_in_postgresql(call: Call, loads: Path, postgres_url: str) -> None:
+    charged = (*MECHANISM, "--ledger", postgres_url, "--stream", "loads")
+    first, again = (call("release", loads, *charged) for _ in range(2))
+    assert first.code == 0
+    assert first.out == again.out
+    assert call("ledger", "verify", postgres_url).code == 0
+    assert json.loads(call("ledger", "show", postgres_url, "--json").out)["streams"][0]["charged"] == 2

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
+from optstream.clock import Clock
 from optstream.errors import DataError, ParameterError, StreamError
 
 if TYPE_CHECKING:
@@ -26,6 +27,20 @@ class Grid:
 
     origin: str | None
     step: str | None
+
+    def clock(self) -> str:
+        """Return which time a step is, as a stream of the library says it.
+
+        >>> Grid("2016-01-01T00:00:00", "30m").clock()
+        'steps of 1800 s from 2016-01-01T00:00:00'
+        """
+        if self.origin is None or self.step is None:
+            return str(Clock.of(None, None))
+        origin = moment("--origin", self.origin)
+        length = _length(self.step, numbers=isinstance(origin, int))
+        if isinstance(origin, int):
+            return f"steps of {length} from {origin}"
+        return str(Clock.of(timedelta(microseconds=length), origin))
 
 
 def moment(name: str, text: str) -> datetime | int:
