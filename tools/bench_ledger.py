@@ -113,9 +113,12 @@ def main() -> None:
     parser.add_argument("--postgres", help="URL of a PostgreSQL database; by default that of tools/postgres")
     parser.add_argument("--json", type=Path, help="also write the figures to this file")
     arguments = parser.parse_args()
-    server = arguments.postgres or subprocess.run(
-        [Path(__file__).parent / "postgres", "start"], check=True, capture_output=True, text=True
-    ).stdout.strip()
+    server = (
+        arguments.postgres
+        or subprocess.run(
+            [Path(__file__).parent / "postgres", "start"], check=True, capture_output=True, text=True
+        ).stdout.strip()
+    )
 
     made, count = mechanism(), 2000
     made.release(DATA)

@@ -448,6 +448,17 @@ mod tests {
     }
 
     #[test]
+    fn a_digest_tells_data_apart_and_is_no_key() {
+        let digest = |secret, context: &[&[u8]], data: &[i64]| Secret::new([secret; 32]).digest(context, data);
+        assert_eq!(digest(1, &[b"a"], &[1, 2]), digest(1, &[b"a"], &[1, 2]));
+        for other in [digest(2, &[b"a"], &[1, 2]), digest(1, &[b"b"], &[1, 2]), digest(1, &[b"a"], &[1, 3])] {
+            assert_ne!(digest(1, &[b"a"], &[1, 2]), other);
+        }
+        let key = Key::derive(&Secret::new([1; 32]), &[b"a"], &[1, 2]);
+        assert_ne!(digest(1, &[b"a"], &[1, 2]).as_slice(), key.0.as_slice());
+    }
+
+    #[test]
     fn fields_cannot_slide_into_each_other() {
         let key = |context: &[&[u8]]| Key::derive(&Secret::new([1; 32]), context, &[]).0.to_vec();
         assert_ne!(key(&[b"ab", b"c"]), key(&[b"a", b"bc"]));
