@@ -804,7 +804,9 @@ def test_the_shell_completes() -> None:
     assert command(env=asked).out.split() == ["release"]
     asked |= {"COMP_WORDS": "optstream plan --sample ", "COMP_CWORD": "3"}
     assert command(env=asked).out.split() == ["equal", "l1"]
-    assert "complete -o default -F _optstream_completion optstream" in command("--show-completion", "bash").out
+    # As --show-completion prints it, which asks the parent process for its shell.
+    script = command(env={**os.environ, "_OPTSTREAM_COMPLETE": "source_bash"}).out
+    assert "complete -o default -F _optstream_completion optstream" in script
 
 
 def test_the_same_hours_cannot_be_released_again_from_another_origin(call: Call, loads: Path) -> None:
