@@ -79,8 +79,11 @@ def main() -> None:
     running: list[int] = []
     try:
         running = [start(url, journal) for _ in range(PROCESSES)]
-        for _ in range(kills):
-            time.sleep(moment.random() * 0.06)
+        longest = 0.06
+        for done in range(kills):
+            # On a busy machine processes need longer until they do something that is worth a kill.
+            longest = longest * 1.2 if os.fstat(journal).st_size < 150 * done else max(longest / 1.1, 0.06)
+            time.sleep(moment.random() * min(longest, 2))
             victim = running.pop(moment.randrange(PROCESSES))
             if not _killed(victim):
                 raise SystemExit("a process ended by itself")
