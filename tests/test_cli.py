@@ -803,7 +803,7 @@ def test_the_shell_completes() -> None:
     asked = {**os.environ, "_OPTSTREAM_COMPLETE": "complete_bash", "COMP_WORDS": "optstream rel", "COMP_CWORD": "1"}
     assert command(env=asked).out.split() == ["release"]
     asked |= {"COMP_WORDS": "optstream plan --sample ", "COMP_CWORD": "3"}
-    assert command(env=asked).out.split() == ["equal", "l1"]
+    assert command(env=asked).out.split() == ["equal", "l1", "bucket"]
     # As --show-completion prints it, which asks the parent process for its shell.
     script = command(env={**os.environ, "_OPTSTREAM_COMPLETE": "source_bash"}).out
     assert "complete -o default -F _optstream_completion optstream" in script

@@ -39,15 +39,17 @@ from optstream.plan import read_plan
 from optstream.release import Release
 from optstream.sparse_vector import above_threshold
 from optstream.statement import Stage, Statement
-from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.stream import Stream
 from optstream.tree_release import TreeRelease
 
 __version__ = version("optstream")
 
 __all__ = [
+    "BucketSampling",
     "BudgetError",
     "ConflictError",
+    "CubeNoise",
     "CuratorKey",
     "DataError",
     "EntropyError",

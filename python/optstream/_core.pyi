@@ -32,8 +32,10 @@ class Plan:
         alpha: float,
         bounds: tuple[float, float],
         grid: float,
-        sampling: Sequence[int] | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
+        sampling: Sequence[tuple[int, int, int]]
+        | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
         cost: Fraction,
+        blocks: Sequence[int] | None,
         features: Sequence[tuple[Sequence[int], Fraction]],
         tree: tuple[Sequence[int | None], Sequence[float]] | None,
         streams: int = 1,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -23,7 +24,7 @@ from optstream.projection import ConvexProjection, tree_of
 from optstream.release import Parts, Release, shares_of_right_knot
 from optstream.sparse_vector import shares
 from optstream.statement import Stage, Statement
-from optstream.steps import EqualSampling, L1Sampling, LaplaceNoise, Linear
+from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.tree_projection import TreeProjection
 from optstream.tree_release import TreeMeasurement, assemble_tree
 
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.accounting import Cost
+    from optstream.steps import Sampling
 
     _Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
@@ -69,14 +71,16 @@ class OptStream:
 
     Args:
         guarantee: What is promised.
-        sample: Which steps of a period are measured: :class:`EqualSampling` or :class:`L1Sampling`.
+        sample: What is measured of a period: :class:`EqualSampling` or :class:`L1Sampling` measure steps,
+            :class:`BucketSampling` means of runs of steps.
         features: Partitions whose sums are measured too and made consistent with the steps, all of them non-negative.
             None by default: sound sums cost more than they give, so use them where consistent totals are wanted.
             Without features and hierarchy nothing is projected, and noise may make a value negative.
         split: Shares of the budget for the stages that read data, in the order sample, perturb, features; equal by
             default. Equal sampling reads nothing and has no share.
         bounds: Public lower and upper bound of the values, which are clamped to them.
-        perturb: The noise on measured values.
+        perturb: The noise on measured values: :class:`LaplaceNoise`, or :class:`CubeNoise` on blocks of them, which is
+            less for the same guarantee.
         reconstruct: How the steps between measured ones follow.
         calibration: ``"sound"`` makes the worst window cost exactly epsilon. ``"paper"`` uses the scales that the paper
             prints, and the statement then carries the true, larger epsilon.
@@ -99,11 +103,11 @@ class OptStream:
     """
 
     guarantee: Guarantee
-    sample: EqualSampling | L1Sampling
+    sample: Sampling
     features: tuple[Feature, ...]
     split: tuple[Fraction, ...]
     bounds: tuple[float, float]
-    perturb: LaplaceNoise
+    perturb: LaplaceNoise | CubeNoise
     reconstruct: Linear
     calibration: Literal["sound", "paper"]
     weights: Literal["variance", "paper"]
@@ -115,11 +119,11 @@ class OptStream:
         self,
         guarantee: Guarantee,
         *,
-        sample: EqualSampling | L1Sampling,
+        sample: Sampling,
         bounds: tuple[float, float],
         features: Sequence[Feature] = (),
         split: Sequence[float | Fraction | Decimal] | None = None,
-        perturb: LaplaceNoise | None = None,
+        perturb: LaplaceNoise | CubeNoise | None = None,
         reconstruct: Linear | None = None,
         calibration: Literal["sound", "paper"] = "sound",
         weights: Literal["variance", "paper"] | None = None,
@@ -128,7 +132,7 @@ class OptStream:
         level_split: Sequence[float | Fraction | Decimal] | None = None,
     ) -> None:
         _check_type("guarantee", guarantee, Guarantee)
-        _check_type("sample", sample, EqualSampling, L1Sampling)
+        _check_type("sample", sample, EqualSampling, L1Sampling, BucketSampling)
         for feature in features:
             _check_type("features", feature, Feature)
             if feature.w != guarantee.w:
@@ -149,7 +153,11 @@ class OptStream:
             "hierarchy": hierarchy,
             "level_split": _level_shares(hierarchy, level_split),
         }
-        _check_type("perturb", fields["perturb"], LaplaceNoise)
+        _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise)
+        if calibration == "paper" and (
+            (perturb is not None and perturb != LaplaceNoise()) or isinstance(sample, BucketSampling)
+        ):
+            raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
         _check_type("reconstruct", fields["reconstruct"], Linear)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
@@ -170,7 +178,7 @@ class OptStream:
         w = self.guarantee.w
         costs = {
             "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
-            "perturb": [scaled(cost, spent.sample) for cost in self.sample.sample_costs(w)],
+            "perturb": [scaled(cost, spent.sample) for cost in self.perturb.sample_costs(self.sample, self.guarantee)],
             "features": [
                 scaled(cost, spent.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
             ],
@@ -220,6 +228,7 @@ class OptStream:
             grid=self.grid,
             sampling=self._sampling(),
             cost=spent.sample,
+            blocks=self._blocks,
             features=[(list(feature.labels), spent.feature) for feature in self.features],
             tree=None if parents is None else (parents, self._answer_weights().tolist()),
             streams=streams,
@@ -257,10 +266,33 @@ class OptStream:
         )
         return TreeMeasurement(hierarchy, plans, projection)
 
+    @cached_property
+    def _blocks(self) -> tuple[int, ...] | None:
+        """The lengths of blocks of measured values that share their noise, if they do."""
+        return self.perturb.blocks(self.sample, self.guarantee)
+
+    @cached_property
+    def _runs(self) -> tuple[tuple[int, int, int], ...] | None:
+        """The runs of steps that are measured, and what their sums are multiplied by; None if the data chooses."""
+        w, sample = self.guarantee.w, self.sample
+        if isinstance(sample, L1Sampling):
+            if sample.reads(w):
+                return None
+            sample = EqualSampling(sample.k)
+        runs = sample.runs(w)
+        # With a common multiple of the lengths, means of different lengths move by the same number of units.
+        multiple = math.lcm(*(stop - start for start, stop in runs)) if self._blocks else 1
+        return tuple((start, stop, max(multiple // (stop - start), 1)) for start, stop in runs)
+
+    @property
+    def _reach(self) -> int:
+        """By how many units a measured value, or with Laplace noise a step of it, moves per unit of sensitivity."""
+        return self._runs[0][2] * (self._runs[0][1] - self._runs[0][0]) if self._blocks and self._runs else 1
+
     def _sampling(self) -> Any:
         w, sample, spent = self.guarantee.w, self.sample, self._budget.selection
-        if isinstance(sample, EqualSampling) or not sample.reads(w):
-            return EqualSampling(sample.k).steps(w)
+        if self._runs is not None or not isinstance(sample, L1Sampling):
+            return self._runs
         if self.calibration == "paper":
             # Scales 2 D / eps and 4 k D / eps with D = 2 (w - k) alpha, as printed.
             units = 2 * (w - sample.k) * self._sensitivity
@@ -286,13 +318,26 @@ class OptStream:
             return np.concatenate([np.full(w, 1 / w), *(np.full(f.size, 1 / f.size) for f in self.features)])
         # A step between two measured ones is their weighted mean; the w reconstructed steps together carry the
         # information of k samples. An adaptive choice is not known in advance and counts as measured throughout.
-        share = np.zeros(w)
-        if isinstance(sample, EqualSampling):
+        variance = np.full(w, float(self._variances.mean()))
+        if isinstance(sample, BucketSampling):
+            lengths = np.array([stop - start for start, stop in sample.runs(w)])
+            variance = np.repeat(self._variances * lengths, lengths) * sample.k / w
+        elif isinstance(sample, EqualSampling):
             share = shares_of_right_knot(np.array(sample.steps(w)), w)
-        variance = float(self._budget.sample) ** -2 * (share**2 + (1 - share) ** 2)
-        cell = float(self._budget.feature) ** 2 if self.features else 0.0
+            variance *= share**2 + (1 - share) ** 2
+        cell = float(self._budget.feature) ** 2 / 2 if self.features else 0.0
         weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
         return np.asarray(weights / weights.max())
+
+    @cached_property
+    def _variances(self) -> NDArray[np.float64]:
+        """The variance of the noise on each measured value, steps or means, in units of alpha squared."""
+        scale = 1 / float(self._budget.sample)
+        if self._blocks is None:
+            lengths = [stop - start for start, stop, _ in self._runs] if self._runs else [1] * self.sample.k
+            return 2 * (scale / np.array(lengths)) ** 2
+        sizes = np.repeat(self._blocks, self._blocks)
+        return np.asarray((sizes + 1) * (sizes + 2) / 3 * scale**2)
 
     @cached_property
     def _projection(self) -> ConvexProjection | None:
@@ -304,7 +349,7 @@ class OptStream:
     def _true_costs(self) -> dict[str, list[Cost]]:
         """Return the costs of the noise that is drawn, whose scales may have been rounded up."""
         plan = self._plan
-        sample = plan.sensitivity / Fraction(*plan.sample_scale)
+        sample = plan.sensitivity * self._reach / Fraction(*plan.sample_scale)
         feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
         return self._stages(_Budget(self._budget.selection, sample, feature))
 
@@ -313,11 +358,22 @@ class OptStream:
         costs = self._true_costs()
         does = {
             "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
-            "perturb": f"measures {self.sample.k} of {guarantee.w} steps with Laplace noise of scale {self._scale:.6g}",
+            "perturb": f"measures {self._measured} with {self._noise_shown} noise of scale {self._scale:.6g}",
             "features": f"measures the sums of {len(self.features)} features"
             + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
         }
         return [Stage(name.format(key), does[key], epsilon_of(stage, guarantee)) for key, stage in costs.items()]
+
+    @property
+    def _measured(self) -> str:
+        k, w = self.sample.k, self.guarantee.w
+        return f"the means of {k} buckets" if isinstance(self.sample, BucketSampling) else f"{k} of {w} steps"
+
+    @property
+    def _noise_shown(self) -> str:
+        if self._blocks is None:
+            return "Laplace" if not isinstance(self.sample, BucketSampling) else "Laplace (on sums)"
+        return f"cube (in {len(self._blocks)} blocks of up to {max(self._blocks)})"
 
     @cached_property
     def statement(self) -> Statement:
@@ -459,8 +515,8 @@ class OptStream:
 
     @cached_property
     def _scale(self) -> float:
-        """The scale of the noise on measured steps, in the units of the data."""
-        return float(Fraction(*self._plan.sample_scale)) * self.grid
+        """The scale of the noise on measured steps, means in blocks or sums, in the units of the data."""
+        return float(Fraction(*self._plan.sample_scale)) * self.grid / self._reach
 
     def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
         """Apply the projection that is not part of the plan, in place."""
@@ -479,6 +535,8 @@ class OptStream:
             _rows=steps,
             _knots=knots,
             _scale=self._scale,
+            _blocks=self._blocks,
+            _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
             _grid=self.grid,
         )
 

@@ -4,9 +4,10 @@
     w = 48                 # steps of a window and of a period
     alpha = 10.0           # how much one entity may change one step
     bounds = [0, 20_000]
-    sample = { kind = "equal", k = 12 }
+    sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold
 
     # Optional, with their defaults:
+    perturb = { kind = "laplace" }         # or "cube" with block
     neighbours = "sliding"
     features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
     calibration = "sound"
@@ -31,7 +32,7 @@ from optstream.features import Feature
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
 from optstream.mechanism import OptStream
-from optstream.steps import EqualSampling, L1Sampling
+from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,11 +40,16 @@ if TYPE_CHECKING:
 __all__ = ["build", "canonical", "describe", "digest", "read_plan"]
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
-OPTIONAL = ("neighbours", "features", "split", "calibration", "weights", "grid", "hierarchy", "level_split")
-SAMPLES: dict[str, tuple[type[EqualSampling | L1Sampling], tuple[str, ...]]] = {
-    "equal": (EqualSampling, ("k",)),
-    "l1": (L1Sampling, ("k", "threshold")),
+OPTIONAL = ("neighbours", "perturb", "features", "split", "calibration", "weights", "grid", "hierarchy", "level_split")
+KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] = {
+    "sample": {
+        "equal": (EqualSampling, ("k",), ()),
+        "l1": (L1Sampling, ("k", "threshold"), ()),
+        "bucket": (BucketSampling, (), ("k", "cuts")),
+    },
+    "perturb": {"laplace": (LaplaceNoise, (), ()), "cube": (CubeNoise, (), ("block",))},
 }
+"""For each replaceable step its kinds: what is made, from which needed and which optional parameters."""
 
 
 def read_plan(path: str | Path) -> OptStream:
@@ -83,7 +89,8 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     split, level_split = plan.get("split"), plan.get("level_split")
     return OptStream(
         guarantee,
-        sample=_sample(plan["sample"]),
+        sample=_step("sample", plan["sample"]),
+        perturb=_step("perturb", plan.get("perturb", {"kind": "laplace"})),
         bounds=(_float("bounds[0]", bounds[0]), _float("bounds[1]", bounds[1])),
         features=[_feature(w, feature) for feature in _list("features", plan.get("features", []))],
         split=None if split is None else [_rational("split", share) for share in _list("split", split)],
@@ -104,8 +111,7 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
     >>> describe(mechanism)["epsilon"], build(describe(mechanism)) == mechanism
     ('1/2', True)
     """
-    guarantee, sample, hierarchy = mechanism.guarantee, mechanism.sample, mechanism.hierarchy
-    kind = next(name for name, (made, _) in SAMPLES.items() if isinstance(sample, made))
+    guarantee, hierarchy = mechanism.guarantee, mechanism.hierarchy
     return {
         "epsilon": str(guarantee.epsilon),
         "w": guarantee.w,
@@ -113,7 +119,8 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "neighbours": guarantee.neighbours,
         "bounds": [float(bound) for bound in mechanism.bounds],
         "grid": mechanism.grid,
-        "sample": {"kind": kind, **{name: getattr(sample, name) for name in SAMPLES[kind][1]}},
+        "sample": _described("sample", mechanism.sample),
+        "perturb": _described("perturb", mechanism.perturb),
         "features": [_cuts(feature) for feature in mechanism.features],
         "split": [str(share) for share in mechanism.split],
         "calibration": mechanism.calibration,
@@ -154,16 +161,30 @@ def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], 
             raise ParameterError(f"{name} has an unknown key {key!r}{hint}")
 
 
-def _sample(given: Any) -> EqualSampling | L1Sampling:
+def _step(name: str, given: Any) -> Any:
     kind = given.get("kind") if hasattr(given, "get") else None
-    if not isinstance(kind, str) or kind not in SAMPLES:
-        raise ParameterError(f"sample has the kind {kind!r}, but must have one of {', '.join(map(repr, SAMPLES))}")
-    made, names = SAMPLES[kind]
-    _check_keys("sample", given, ("kind", *names))
-    arguments = {name: given[name] for name in names}
+    if not isinstance(kind, str) or kind not in KINDS[name]:
+        raise ParameterError(f"{name} has the kind {kind!r}, but must have one of {', '.join(map(repr, KINDS[name]))}")
+    made, needed, optional = KINDS[name][kind]
+    _check_keys(name, given, ("kind", *needed), optional)
+    arguments = {key: value for key, value in given.items() if key != "kind"}
     if "threshold" in arguments:
         arguments["threshold"] = _float("threshold", arguments["threshold"])
+    if "cuts" in arguments:
+        arguments["cuts"] = _list("cuts", arguments["cuts"])
     return made(**arguments)
+
+
+def _described(name: str, step: Any) -> dict[str, Any]:
+    kind = next(kind for kind, (made, _, _) in KINDS[name].items() if isinstance(step, made))
+    _, needed, optional = KINDS[name][kind]
+    content = {"kind": kind, **{key: getattr(step, key) for key in (*needed, *optional)}}
+    if content.get("cuts") is None:
+        content.pop("cuts", None)
+    else:
+        content.pop("k")
+        content["cuts"] = list(content["cuts"])
+    return content
 
 
 def _feature(w: int, given: Any) -> Feature:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from scipy.optimize import brentq
+from scipy.special import gammaincc
 
 from optstream.errors import DataError, ParameterError
 
@@ -82,6 +85,8 @@ class Release:
     _knots: NDArray[np.int64]
     _scale: float
     _grid: float
+    _blocks: tuple[int, ...] | None = None
+    _buckets: tuple[tuple[int, int], ...] | None = None
     period: int | None = None
     """The number of the period in its stream, if it was released by one."""
     start: int | datetime | None = None
@@ -91,6 +96,23 @@ class Release:
         periods, w = self._rows.shape
         return f"Release(periods={periods}, w={w}, epsilon={self.statement.epsilon_shown})"
 
+    def _half_widths(self, knots: NDArray[np.int64], w: int, level: float) -> NDArray[np.float64]:
+        """Return what the noise of each step stays within, in units of the scale."""
+        if self._blocks is None and self._buckets is None:
+            width = cache(partial(half_width, level=level))
+            return np.array([width(share) for share in shares_of_right_knot(knots, w)])
+        if self._buckets is not None:
+            lengths = np.array([stop - start for start, stop in self._buckets])
+            measured = half_width(0, level) / lengths
+        if self._blocks is not None:
+            measured = np.repeat([cube_half_width(length, level) for length in self._blocks], self._blocks)
+        if self._buckets is not None:
+            return np.repeat(measured, lengths)
+        # The noise of a step between two measured ones is a mean of theirs, and more peaked than the larger of them.
+        steps = np.arange(w)
+        left, right = np.searchsorted(knots, steps, side="right") - 1, np.searchsorted(knots, steps, side="left")
+        return np.asarray(np.maximum(measured[left], measured[right]))
+
     def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return lower and upper ends of intervals, one row per period, that hold the noise part with a given chance.
 
@@ -98,10 +120,11 @@ class Release:
         interval covers it with probability ``level`` at each step, separately. It does not cover the error of
         reconstructing steps between measured ones, nor clamping.
 
-        Without features it is exact: a measured step carries Laplace noise, a step between two of them a weighted sum
-        of their independent noises, whose law is known in closed form. With features the projection has moved the
-        values towards consistency; the interval is then that of the values before the projection, and its coverage is
-        approximate.
+        Without features it is exact for Laplace noise: a measured step carries that, a step between two of them a
+        weighted sum of their independent noises, whose law is known in closed form. With cube noise it is exact for
+        measured steps and means, and covers somewhat more than ``level`` between measured steps, where noise partly
+        cancels. With features the projection has moved the values towards consistency; the interval is then that of
+        the values before the projection, and its coverage is approximate.
 
         Args:
             level: The coverage, between 0 and 1.
@@ -119,12 +142,26 @@ class Release:
         periods, w = self._rows.shape
         # One row per period, or one for all periods if the measured steps are always the same.
         half = np.empty((len(self._knots), w))
-        width = cache(partial(half_width, level=level))
         for row, knots in zip(half, self._knots, strict=True):
-            row[:] = [width(share) for share in shares_of_right_knot(knots, w)]
+            row[:] = self._half_widths(knots, w, level)
         # Noise moves in whole grid steps, the closed form does not: one step more covers the difference.
         reach = np.broadcast_to(self._scale * half + self._grid, (periods, w))
         return self._rows - reach, self._rows + reach
+
+
+def cube_half_width(length: int, level: float) -> float:
+    """Return h with P(|z| <= h) = level for one value of a block of so many with cube noise of scale 1.
+
+    The radius is Gamma(d + 1) and the value uniform within it, so P(|z| > h) = Q(d + 1, h) - (h / d) Q(d, h).
+
+    >>> round(cube_half_width(1, 0.95), 4), round(cube_half_width(8, 0.95), 2)
+    (2.9957, 10.29)
+    """
+
+    def excess(h: float) -> float:
+        return float(gammaincc(length + 1, h) - h / length * gammaincc(length, h) - (1 - level))
+
+    return float(brentq(excess, 0, (length + 50) * (2 - math.log1p(-level))))
 
 
 def shares_of_right_knot(knots: NDArray[np.int64], w: int) -> NDArray[np.float64]:

@@ -9,11 +9,18 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Literal
 
-from optstream.accounting import ChosenCosts, Cost, StepCosts, TouchCost
+from optstream.accounting import ChosenCosts, Cost, StepCosts, TouchCost, epsilon_of
 from optstream.errors import ParameterError, ParameterTypeError
 
-__all__ = ["EqualSampling", "L1Sampling", "LaplaceNoise", "Linear"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optstream.guarantee import Guarantee
+
+__all__ = ["BucketSampling", "CubeNoise", "EqualSampling", "L1Sampling", "LaplaceNoise", "Linear"]
 
 
 def _check_count(k: int) -> None:
@@ -48,6 +55,10 @@ class EqualSampling:
         gaps = max(self.k - 1, 1)
         return tuple((2 * i * (w - 1) + gaps) // (2 * gaps) for i in range(self.k))
 
+    def runs(self, w: int) -> tuple[tuple[int, int], ...]:
+        """Return the first step and the one after the last of everything that is measured: single steps."""
+        return tuple((step, step + 1) for step in self.steps(w))
+
     def selection_costs(self, w: int) -> list[Cost]:
         """Return what choosing the steps costs, per unit of epsilon: nothing."""
         _check_fits(self.k, w)
@@ -55,8 +66,66 @@ class EqualSampling:
 
     def sample_costs(self, w: int) -> list[Cost]:
         """Return what the measured steps cost if a change of each costs 1."""
-        measured = set(self.steps(w))
-        return [StepCosts(0, tuple(Fraction(step in measured) for step in range(w)))]
+        return _run_costs(self.runs(w), w)
+
+
+@dataclass(frozen=True, init=False)
+class BucketSampling:
+    """Measure the means of ``k`` buckets, runs of consecutive steps that make up the period. Reads no data.
+
+    No detail between measured steps is missed, and a mean of ``n`` steps carries an ``n``-th of the noise of a sum.
+    Whatever the lengths of the buckets, each step lies in one of them, so that with Laplace noise every step costs the
+    same: lengths may change from period to period, chosen from what was released before, at no cost.
+
+    Args:
+        k: The number of buckets of equal length, or nearly.
+        cuts: The first steps of the buckets after the first one, instead of ``k``.
+
+    Example:
+        >>> BucketSampling(k=3).runs(7)
+        ((0, 2), (2, 5), (5, 7))
+        >>> BucketSampling(cuts=(14, 24, 36)).runs(48)
+        ((0, 14), (14, 24), (24, 36), (36, 48))
+    """
+
+    k: int
+    cuts: tuple[int, ...] | None
+
+    def __init__(self, k: int | None = None, *, cuts: Sequence[int] | None = None) -> None:
+        if (k is None) == (cuts is None):
+            raise ParameterError("k and cuts are both given or both missing, but one of them must be given")
+        object.__setattr__(self, "cuts", None if cuts is None else tuple(cuts))
+        object.__setattr__(self, "k", len(cuts) + 1 if cuts is not None else k)
+        if isinstance(self.k, bool) or not isinstance(self.k, int):
+            raise ParameterTypeError(f"k is of type {type(self.k).__name__}, but must be an int")
+        if self.k < 1:
+            raise ParameterError(f"k is {self.k}, but must be at least 1")
+
+    def runs(self, w: int) -> tuple[tuple[int, int], ...]:
+        """Return the first step and the one after the last of each bucket."""
+        if self.k > w:
+            raise ParameterError(f"k is {self.k}, but must be from 1 to w = {w}")
+        cuts = self.cuts
+        if cuts is None:
+            cuts = tuple((2 * bucket * w + self.k) // (2 * self.k) for bucket in range(1, self.k))
+        edges = (0, *cuts, w)
+        if not all(low < high for low, high in pairwise(edges)):
+            raise ParameterError(f"cuts are {self.cuts}, but must increase strictly between 0 and w = {w}")
+        return tuple(pairwise(edges))
+
+    def selection_costs(self, w: int) -> list[Cost]:
+        """Return what choosing the buckets costs, per unit of epsilon: nothing."""
+        self.runs(w)
+        return []
+
+    def sample_costs(self, w: int) -> list[Cost]:
+        """Return what the buckets cost if a change of any step costs 1."""
+        return _run_costs(self.runs(w), w)
+
+
+def _run_costs(runs: Sequence[tuple[int, int]], w: int) -> list[Cost]:
+    measured = {step for start, stop in runs for step in range(start, stop)}
+    return [StepCosts(0, tuple(Fraction(step in measured) for step in range(w)))]
 
 
 @dataclass(frozen=True)
@@ -105,6 +174,9 @@ class L1Sampling:
         return max(self.k - 2, 0)
 
 
+Sampling = EqualSampling | L1Sampling | BucketSampling
+
+
 @dataclass(frozen=True)
 class LaplaceNoise:
     """Perturb every measured value with independent discrete Laplace noise.
@@ -113,6 +185,82 @@ class LaplaceNoise:
         >>> LaplaceNoise()
         LaplaceNoise()
     """
+
+    def blocks(self, sample: Sampling, guarantee: Guarantee) -> None:
+        """Return no blocks: every value has noise of its own."""
+
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
+        """Return what the measured values cost if a change of each costs 1."""
+        return sample.sample_costs(guarantee.w)
+
+
+@dataclass(frozen=True)
+class CubeNoise:
+    """Perturb blocks of measured values with noise in the shape of a cube: less of it for the same guarantee.
+
+    What one entity can change within a window is a cube, every step by at most alpha. Independent noise pays for each
+    value by itself, cube noise once for a block (Hardt and Talwar 2010). A window that slides meets the more blocks the
+    shorter they are, and long ones need larger noise each; the best length lies between, near the root of the number of
+    measured values. For aligned neighbours it is all of them.
+
+    Args:
+        block: The number of measured values in a block, or ``"auto"`` for the one with the least noise, as the
+            accountant prices it. Blocks of one period differ in length by one at most.
+
+    Example:
+        >>> from optstream import Guarantee
+        >>> CubeNoise().blocks(EqualSampling(k=48), Guarantee(epsilon=1, w=48))
+        (6, 6, 6, 6, 6, 6, 6, 6)
+        >>> CubeNoise().blocks(EqualSampling(k=10), Guarantee(epsilon=1, w=48, neighbours="aligned"))
+        (10,)
+    """
+
+    block: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if self.block == "auto":
+            return
+        if isinstance(self.block, bool) or not isinstance(self.block, int):
+            raise ParameterTypeError(f"block is of type {type(self.block).__name__}, but must be an int or 'auto'")
+        if self.block < 1:
+            raise ParameterError(f"block is {self.block}, but must be at least 1")
+
+    def blocks(self, sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+        """Return the lengths of the blocks of a period."""
+        if self.block != "auto":
+            if self.block > sample.k:
+                raise ParameterError(f"block is {self.block}, but must be at most k = {sample.k}")
+            return _even(sample.k, -(-sample.k // self.block))
+        # Numbers of blocks that lead to the same longest block are alike; the fewest are the cheapest of them.
+        counts = {-(-sample.k // count): count for count in range(sample.k, 0, -1)}
+        return min((_even(sample.k, count) for count in counts.values()), key=lambda b: _noise(b, sample, guarantee))
+
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
+        """Return what the blocks cost if touching one costs 1."""
+        return _block_costs(self.blocks(sample, guarantee), sample, guarantee.w)
+
+
+def _even(k: int, count: int) -> tuple[int, ...]:
+    """Return so many lengths that add up to k and differ by one at most.
+
+    >>> _even(10, 3)
+    (3, 4, 3)
+    """
+    return tuple((block + 1) * k // count - block * k // count for block in range(count))
+
+
+def _block_costs(blocks: Sequence[int], sample: Sampling, w: int) -> list[Cost]:
+    if isinstance(sample, L1Sampling):
+        # Which steps are in which block is chosen from the data: whoever touches the period may touch all blocks.
+        return [TouchCost(0, w, Fraction(len(blocks)))]
+    runs, ends = sample.runs(w), list(accumulate(blocks, initial=0))
+    return [TouchCost(runs[first][0], runs[last - 1][1], Fraction(1)) for first, last in pairwise(ends)]
+
+
+def _noise(blocks: Sequence[int], sample: Sampling, guarantee: Guarantee) -> Fraction:
+    """Return the mean absolute noise of a measured value, up to a constant: (d + 1) / 2 for a block of d."""
+    price = epsilon_of(_block_costs(blocks, sample, guarantee.w), guarantee)
+    return price * sum(length * (length + 1) for length in blocks)
 
 
 @dataclass(frozen=True)

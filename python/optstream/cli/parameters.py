@@ -36,9 +36,13 @@ def mechanism_of(
     alpha: Annotated[float | None, option(help="How much one entity may change one step.")] = None,
     lower: Annotated[float | None, option(help="Public lower bound of the values.")] = None,
     upper: Annotated[float | None, option(help="Public upper bound of the values.")] = None,
-    k: Annotated[int | None, option(help="How many steps of a period are measured.")] = None,
+    k: Annotated[int | None, option(help="How many steps of a period are measured, or buckets.")] = None,
     sample: Annotated[
-        Literal["equal", "l1"] | None, option(help="Which steps are measured. By default equally spaced ones.")
+        Literal["equal", "l1", "bucket"] | None,
+        option(help="What is measured: equally spaced steps (the default), chosen ones, or means of buckets."),
+    ] = None,
+    noise: Annotated[
+        Literal["laplace", "cube"] | None, option(help="Noise on what is measured. Cube is less, in blocks.")
     ] = None,
     threshold: Annotated[float | None, option(help="L1 error that makes --sample l1 measure a step.")] = None,
     feature: Annotated[
@@ -69,6 +73,7 @@ def mechanism_of(
         "upper": upper,
         "k": k,
         "sample": sample,
+        "noise": noise,
         "threshold": threshold,
         "feature": feature or None,
         "neighbours": neighbours,
@@ -135,6 +140,7 @@ def _plan(given: dict[str, Any]) -> dict[str, Any]:
         "bounds": [given["lower"], given["upper"]],
         "sample": {"kind": given.get("sample", "equal")}
         | {name: given[name] for name in ("k", "threshold") if name in given},
+        "perturb": {"kind": given.get("noise", "laplace")},
         "features": [_cuts(text) for text in given.get("feature", [])],
         "split": given["split"].split(",") if "split" in given else None,
     }

@@ -137,6 +137,12 @@ impl L1Sampler {
         Ok(Self { length, count, threshold, vector, unit })
     }
 
+    /// The number of steps that are sampled.
+    #[must_use]
+    pub const fn count(&self) -> usize {
+        self.count
+    }
+
     /// The steps to sample: `count` different ones in increasing order, the first and the last step among them.
     ///
     /// With `a` the last step taken, step `i` is taken if the score of `[a, i]` passes the test of the [`Unit`], until

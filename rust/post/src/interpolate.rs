@@ -27,6 +27,26 @@ pub fn linear(knots: &[usize], samples: &[f64], out: &mut [f64]) -> Result<(), E
     Ok(())
 }
 
+/// Fills `out` with each sample from its start to the next one, and the last sample to the end.
+///
+/// # Errors
+/// [`Error::Parameter`] if the lengths do not fit, [`Error::Entry`] if the starts do not increase from 0 to below
+/// `out.len()`. `out` is then left as it was.
+pub fn constant(starts: &[usize], samples: &[f64], out: &mut [f64]) -> Result<(), Error> {
+    Error::unless_length("length of samples", samples.len(), starts.len())?;
+    let stops: Vec<usize> = starts.iter().skip(1).copied().chain(std::iter::once(out.len())).collect();
+    if starts.first() != Some(&0) {
+        return Err(Error::parameter("starts", format!("{starts:?}"), "beginning with 0"));
+    }
+    if let Some(index) = (0..starts.len()).find(|&index| stops[index] <= starts[index]) {
+        return Err(Error::entry("starts", index, starts[index], format!("below {}", stops[index])));
+    }
+    for ((&start, &stop), &sample) in starts.iter().zip(&stops).zip(samples) {
+        out[start..stop].fill(sample);
+    }
+    Ok(())
+}
+
 /// Fills the steps from one knot up to, but without, the next.
 #[expect(clippy::cast_precision_loss, reason = "a period has far fewer than 2^53 steps")]
 fn segment(from: f64, to: f64, out: &mut [f64]) {
@@ -76,6 +96,20 @@ mod tests {
         let mut out = vec![f64::NAN; knots.last().unwrap() + 1];
         linear(knots, samples, &mut out).unwrap();
         out
+    }
+
+    #[test]
+    #[expect(clippy::float_cmp, reason = "samples are copied")]
+    fn constant_runs_reach_to_the_next_start() {
+        let mut out = [9.0; 5];
+        constant(&[0, 2, 3], &[1.0, 2.0, 3.0], &mut out).unwrap();
+        assert_eq!(out, [1.0, 1.0, 2.0, 3.0, 3.0]);
+        for starts in [&[1, 2, 3], &[0, 2, 2], &[0, 3, 2], &[0, 2, 5]] {
+            assert!(constant(starts, &[1.0, 2.0, 3.0], &mut out).is_err(), "{starts:?}");
+        }
+        assert!(constant(&[0], &[1.0, 2.0], &mut out).is_err());
+        assert!(constant(&[], &[], &mut out).is_err());
+        assert_eq!(out, [1.0, 1.0, 2.0, 3.0, 3.0]);
     }
 
     #[test]

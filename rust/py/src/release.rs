@@ -3,8 +3,9 @@
 use std::thread;
 
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use optstream_core::cube::CubeScale;
 use optstream_core::grid::{Grid, check};
-use optstream_core::measure::{Feature, Period, Plan as Measurement, Sampling};
+use optstream_core::measure::{Feature, Noise, Period, Plan as Measurement, Run, Sampling};
 use optstream_core::rng::Key;
 use optstream_core::scale::Scale;
 use optstream_core::svt::{L1Sampler, SparseVector, Unit};
@@ -30,14 +31,17 @@ pub struct Plan {
     grid: Grid,
     sensitivity: u64,
     measurement: Measurement,
+    scale: Scale,
     feature_scales: Vec<Scale>,
     projection: Option<Tree>,
+    /// What a measured value is divided by to be a mean, run by run; none if single steps are measured.
+    divisors: Option<Vec<f64>>,
 }
 
 #[pymethods]
 impl Plan {
     #[new]
-    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, features, tree, streams=1))]
+    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams=1))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a constructor that one Python class calls")]
     fn new(
         w: usize,
@@ -46,6 +50,7 @@ impl Plan {
         grid: &Bound<'_, PyAny>,
         sampling: &Bound<'_, PyAny>,
         cost: &Bound<'_, PyAny>,
+        blocks: Option<Vec<usize>>,
         features: Vec<(Vec<usize>, Bound<'_, PyAny>)>,
         tree: Option<(Vec<Option<usize>>, Vec<f64>)>,
         streams: u64,
@@ -62,19 +67,29 @@ impl Plan {
                 let threshold = grid.nearest(threshold).map_err(raise)?;
                 Sampling::Adaptive(L1Sampler::new(w, k, threshold, noise, unit).map_err(raise)?)
             }
-            Err(_) => Sampling::Fixed(sampling.extract()?),
+            Err(_) => Sampling::Fixed(runs(sampling)?),
         };
+        let divisors = divisors(&sampling);
         let features = features
             .into_iter()
             .map(|(labels, cost)| Ok(Feature { labels, scale: scale(sensitivity, &cost)? }))
             .collect::<PyResult<Vec<_>>>()?;
         let feature_scales = features.iter().map(|feature| feature.scale).collect();
-        let scale = scale(sensitivity, cost)?;
+        // A block is moved by all of its steps: every value by `times (stop - start)`, which is the same for all.
+        let reach = if blocks.is_some() { reach(&sampling) } else { 1 };
+        let scale = scale(sensitivity.saturating_mul(reach), cost)?;
+        let noise = match blocks {
+            None => Noise::Laplace(scale),
+            Some(lengths) => {
+                let blocks = lengths.into_iter().map(|length| CubeScale::new(scale, length).map_err(raise));
+                Noise::Cube(blocks.collect::<PyResult<Vec<_>>>()?)
+            }
+        };
         let largest = grid.largest().saturating_mul(streams);
-        let measurement = Measurement::new(w, largest, sampling, scale, features).map_err(raise)?;
+        let measurement = Measurement::new(w, largest, sampling, noise, features).map_err(raise)?;
         let projection =
             tree.map(|(parents, weights)| Tree::new(&parents, &weights)).transpose().map_err(raise_post)?;
-        Ok(Self { grid, sensitivity, measurement, feature_scales, projection })
+        Ok(Self { grid, sensitivity, measurement, scale, feature_scales, projection, divisors })
     }
 
     /// How far one step can move, in grid units.
@@ -86,7 +101,7 @@ impl Plan {
     /// The scale of the noise on the measured steps, in grid units, as numerator and denominator.
     #[getter]
     fn sample_scale(&self) -> (u64, u64) {
-        fraction(self.measurement.scale())
+        fraction(&self.scale)
     }
 
     /// The scale of the noise on the sums of each feature.
@@ -176,9 +191,16 @@ impl Plan {
         let (mut answers, mut projected) = (vec![0.0; w + cells], vec![0.0; w + cells]);
         for (index, units) in (first..).zip(units.chunks(w)) {
             self.measurement.measure(units, &mut key.stream(index as u64), &mut period).map_err(raise)?;
-            let samples = self.grid.values(std::mem::take(&mut period.samples));
+            let mut samples = self.grid.values(std::mem::take(&mut period.samples));
             let (steps, sums) = answers.split_at_mut(w);
-            interpolate::linear(&period.knots, &samples, steps).map_err(raise_post)?;
+            if let Some(divisors) = &self.divisors {
+                for (sample, divisor) in samples.iter_mut().zip(divisors) {
+                    *sample /= divisor;
+                }
+                interpolate::constant(&period.knots, &samples, steps).map_err(raise_post)?;
+            } else {
+                interpolate::linear(&period.knots, &samples, steps).map_err(raise_post)?;
+            }
             sums.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
             if let Some(tree) = &self.projection {
                 tree.project(&answers, true, &mut workspace, &mut projected).map_err(raise_post)?;
@@ -192,6 +214,27 @@ impl Plan {
         }
         Ok(released)
     }
+}
+
+/// Runs of steps as Python describes them: start, stop, and what their sum is multiplied by.
+fn runs(sampling: &Bound<'_, PyAny>) -> PyResult<Vec<Run>> {
+    let runs: Vec<(usize, usize, u64)> = sampling.extract()?;
+    Ok(runs.into_iter().map(|(start, stop, times)| Run { start, stop, times }).collect())
+}
+
+/// What makes means of measured sums, unless all runs are single steps.
+#[expect(clippy::cast_precision_loss, reason = "a run has far fewer than 2^53 steps, and times is checked with them")]
+fn divisors(sampling: &Sampling) -> Option<Vec<f64>> {
+    let Sampling::Fixed(runs) = sampling else { return None };
+    let single = runs.iter().all(|run| run.stop.saturating_sub(run.start) == 1 && run.times == 1);
+    (!single).then(|| runs.iter().map(|run| run.stop.saturating_sub(run.start) as f64 * run.times as f64).collect())
+}
+
+/// How far a change of every step by one unit moves the measured value that it moves most.
+fn reach(sampling: &Sampling) -> u64 {
+    let Sampling::Fixed(runs) = sampling else { return 1 };
+    let moved = runs.iter().map(|run| (run.stop.saturating_sub(run.start) as u64).saturating_mul(run.times));
+    moved.max().unwrap_or(1)
 }
 
 type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
