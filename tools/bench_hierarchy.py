@@ -74,7 +74,7 @@ class Cvxpy:
         sums = np.vstack([np.eye(W)] + [np.eye(f.size)[:, list(f.labels)] for f in FEATURES])
         self.answers = cp.Parameter((len(tree.nodes), sums.shape[0]))
         self.leaves = cp.Variable((tree.leaf_positions.size, W))
-        weights = np.sqrt(np.tile(made._answer_weights(), (len(tree.nodes), 1)))  # noqa: SLF001
+        weights = np.sqrt(np.tile(made._calibration.answer_weights(), (len(tree.nodes), 1)))  # noqa: SLF001
         distance = cp.multiply(weights, member @ self.leaves @ sums.T - self.answers)
         self.problem = cp.Problem(cp.Minimize(cp.sum_squares(distance)), [self.leaves >= 0])
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import version
 from itertools import accumulate, pairwise
@@ -14,16 +12,16 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from optstream import _core, budget
-from optstream.accounting import epsilon_of, scaled
+from optstream.accounting import epsilon_of
+from optstream.calibration import Calibration
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.features import Feature
 from optstream.frames import read_leaves, read_periods
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
 from optstream.projection import ConvexProjection, tree_of
-from optstream.release import Parts, Release, shares_of_right_knot
-from optstream.sparse_vector import shares
-from optstream.statement import Stage, Statement
+from optstream.release import Parts, Release
+from optstream.statement import Statement
 from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.tree_projection import TreeProjection
 from optstream.tree_release import TreeMeasurement, assemble_tree
@@ -32,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
     from decimal import Decimal
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
@@ -42,9 +41,6 @@ if TYPE_CHECKING:
 
 __all__ = ["OptStream"]
 
-RESOLUTION = 1024
-"""Noise units per unit of sensitivity in the normalised queries of the sparse vector technique."""
-
 
 @dataclass(frozen=True, repr=False)
 class Periods:
@@ -54,15 +50,6 @@ class Periods:
     """An array of periods, streams and steps."""
     restore: Callable[[NDArray[np.float64]], Any]
     """Gives released numbers the form of the data."""
-
-
-@dataclass(frozen=True)
-class _Budget:
-    """What each stage spends: the sampler per touched period, samples and features per changed step."""
-
-    selection: Fraction
-    sample: Fraction
-    feature: Fraction
 
 
 @dataclass(frozen=True, init=False)
@@ -161,9 +148,9 @@ class OptStream:
         _check_type("reconstruct", fields["reconstruct"], Linear)
         for name, value in fields.items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "split", self._shares(split))
+        object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
         # Building the plan now finds what is wrong before there is any data.
-        _ = self._plan if hierarchy is None else self._tree
+        _ = self._calibration.plan if hierarchy is None else self._tree
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from the parameters, such as the plan in Rust."""
@@ -173,74 +160,32 @@ class OptStream:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def _stages(self, spent: _Budget) -> dict[str, list[Cost]]:
-        """Return the costs of one period, stage by stage, for the stages that read data."""
-        w = self.guarantee.w
-        costs = {
-            "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
-            "perturb": [scaled(cost, spent.sample) for cost in self.perturb.sample_costs(self.sample, self.guarantee)],
-            "features": [
-                scaled(cost, spent.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
-            ],
-        }
-        return {name: stage for name, stage in costs.items() if stage}
-
-    def _shares(self, split: Sequence[float | Fraction | Decimal] | None) -> tuple[Fraction, ...]:
-        active = list(self._stages(_Budget(Fraction(1), Fraction(1), Fraction(1))))
-        if split is None:
-            split = (1,) * len(active)
-        if len(split) != len(active):
-            raise ParameterError(
-                f"split has {len(split)} shares, but must have {len(active)}, for the stages that read data: "
-                f"{', '.join(active)}"
-            )
-        return budget.shares("split", split)
-
-    @cached_property
-    def _budget(self) -> _Budget:
-        """Calibrate: the accountant prices each stage at unit cost, then the whole, which is scaled to epsilon."""
-        guarantee = self.guarantee
-        one = _Budget(Fraction(1), Fraction(1), Fraction(1))
-        epsilon = {name: guarantee.epsilon * share for name, share in zip(self._stages(one), self.split, strict=True)}
-        if self.calibration == "paper":
-            return _Budget(
-                selection=epsilon.get("sample", Fraction(0)),
-                sample=epsilon["perturb"] / self.sample.k,
-                feature=epsilon.get("features", Fraction(0)) / max(len(self.features), 1),
-            )
-        unit = {name: epsilon[name] / epsilon_of(stage, guarantee) for name, stage in self._stages(one).items()}
-        spent = _Budget(unit.get("sample", Fraction(0)), unit["perturb"], unit.get("features", Fraction(0)))
-        total = epsilon_of([cost for stage in self._stages(spent).values() for cost in stage], guarantee)
-        factor = guarantee.epsilon / total
-        return _Budget(spent.selection * factor, spent.sample * factor, spent.feature * factor)
-
-    @cached_property
-    def _plan(self) -> _core.Plan:
-        return self._build_plan(tree_of(self.guarantee.w, self.features) if self.features else None)
-
-    def _build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
-        """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""
-        w, spent = self.guarantee.w, self._budget
-        return _core.Plan(
-            w=w,
-            alpha=self.guarantee.alpha,
-            bounds=self.bounds,
+    def _calibrated(self, guarantee: Guarantee, split: tuple[Fraction, ...]) -> Calibration:
+        return Calibration(
+            guarantee=guarantee,
+            sample=self.sample,
+            perturb=self.perturb,
+            features=self.features,
+            split=split,
+            printed=self.calibration == "paper",
+            weights=self.weights,
             grid=self.grid,
-            sampling=self._sampling(),
-            cost=spent.sample,
-            blocks=self._blocks,
-            features=[(list(feature.labels), spent.feature) for feature in self.features],
-            tree=None if parents is None else (parents, self._answer_weights().tolist()),
-            streams=streams,
+            bounds=self.bounds,
         )
 
     @cached_property
-    def _levels(self) -> tuple[OptStream, ...]:
-        """The mechanism of each level of the hierarchy, with its share of epsilon."""
-        alone = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        del alone["guarantee"], alone["hierarchy"], alone["level_split"]
-        promised = self.guarantee
-        return tuple(OptStream(promised.with_epsilon(promised.epsilon * share), **alone) for share in self.level_split)
+    def _calibration(self) -> Calibration:
+        """The noise of a single stream."""
+        return self._calibrated(self.guarantee, self.split)
+
+    @cached_property
+    def _levels(self) -> tuple[Calibration, ...]:
+        """The noise of each level of the hierarchy, with its share of epsilon; of the one stream without one."""
+        if self.hierarchy is None:
+            return (self._calibration,)
+        epsilon = self.guarantee.epsilon
+        parts = (self.guarantee.with_epsilon(epsilon * share) for share in self.level_split)
+        return tuple(self._calibrated(part, self.split) for part in parts)
 
     @cached_property
     def _tree(self) -> TreeMeasurement:
@@ -249,13 +194,13 @@ class OptStream:
             raise ParameterError("hierarchy is None, but must be given to release a tree")
         below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
         plans = [
-            level._build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
+            level.build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
             for depth, level in enumerate(self._levels)
         ]
         # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
         # it would be in a single stream.
         shares = np.array([float(share) for share in self.level_split])
-        weights = self._answer_weights()
+        weights = self._calibration.answer_weights()
         first = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])[:-1]
         projection = TreeProjection(
             hierarchy,
@@ -267,124 +212,22 @@ class OptStream:
         return TreeMeasurement(hierarchy, plans, projection)
 
     @cached_property
-    def _blocks(self) -> tuple[int, ...] | None:
-        """The lengths of blocks of measured values that share their noise, if they do."""
-        return self.perturb.blocks(self.sample, self.guarantee)
-
-    @cached_property
-    def _runs(self) -> tuple[tuple[int, int, int], ...] | None:
-        """The runs of steps that are measured, and what their sums are multiplied by; None if the data chooses."""
-        w, sample = self.guarantee.w, self.sample
-        if isinstance(sample, L1Sampling):
-            if sample.reads(w):
-                return None
-            sample = EqualSampling(sample.k)
-        runs = sample.runs(w)
-        # With a common multiple of the lengths, means of different lengths move by the same number of units.
-        multiple = math.lcm(*(stop - start for start, stop in runs)) if self._blocks else 1
-        return tuple((start, stop, max(multiple // (stop - start), 1)) for start, stop in runs)
-
-    @property
-    def _reach(self) -> int:
-        """By how many units a measured value, or with Laplace noise a step of it, moves per unit of sensitivity."""
-        return self._runs[0][2] * (self._runs[0][1] - self._runs[0][0]) if self._blocks and self._runs else 1
-
-    def _sampling(self) -> Any:
-        w, sample, spent = self.guarantee.w, self.sample, self._budget.selection
-        if self._runs is not None or not isinstance(sample, L1Sampling):
-            return self._runs
-        if self.calibration == "paper":
-            # Scales 2 D / eps and 4 k D / eps with D = 2 (w - k) alpha, as printed.
-            units = 2 * (w - sample.k) * self._sensitivity
-            return sample.k, sample.threshold, None, (2 * units, spent), (4 * sample.k * units, spent)
-        threshold, queries = (share * spent for share in shares(sample.positives()))
-        return (
-            sample.k,
-            sample.threshold,
-            RESOLUTION,
-            (RESOLUTION, threshold),
-            (2 * sample.positives() * RESOLUTION, queries),
-        )
-
-    @property
-    def _sensitivity(self) -> int:
-        """How far one step can move, in grid units: the ceiling of alpha / grid."""
-        return -(-Fraction(self.guarantee.alpha) // Fraction(self.grid))
-
-    def _answer_weights(self) -> NDArray[np.float64]:
-        """Return the weight of every step and then of every cell in post-processing."""
-        w, sample = self.guarantee.w, self.sample
-        if self.weights == "paper":
-            return np.concatenate([np.full(w, 1 / w), *(np.full(f.size, 1 / f.size) for f in self.features)])
-        # A step between two measured ones is their weighted mean; the w reconstructed steps together carry the
-        # information of k samples. An adaptive choice is not known in advance and counts as measured throughout.
-        variance = np.full(w, float(self._variances.mean()))
-        if isinstance(sample, BucketSampling):
-            lengths = np.array([stop - start for start, stop in sample.runs(w)])
-            variance = np.repeat(self._variances * lengths, lengths) * sample.k / w
-        elif isinstance(sample, EqualSampling):
-            share = shares_of_right_knot(np.array(sample.steps(w)), w)
-            variance *= share**2 + (1 - share) ** 2
-        cell = float(self._budget.feature) ** 2 / 2 if self.features else 0.0
-        weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
-        return np.asarray(weights / weights.max())
-
-    @cached_property
-    def _variances(self) -> NDArray[np.float64]:
-        """The variance of the noise on each measured value, steps or means, in units of alpha squared."""
-        scale = 1 / float(self._budget.sample)
-        if self._blocks is None:
-            lengths = [stop - start for start, stop, _ in self._runs] if self._runs else [1] * self.sample.k
-            return 2 * (scale / np.array(lengths)) ** 2
-        sizes = np.repeat(self._blocks, self._blocks)
-        return np.asarray((sizes + 1) * (sizes + 2) / 3 * scale**2)
-
-    @cached_property
     def _projection(self) -> ConvexProjection | None:
         """Clarabel's problem, where the features form no chain."""
         if not self.features or tree_of(self.guarantee.w, self.features) is not None:
             return None
-        return ConvexProjection(self.guarantee.w, self.features, self._answer_weights())
-
-    def _true_costs(self) -> dict[str, list[Cost]]:
-        """Return the costs of the noise that is drawn, whose scales may have been rounded up."""
-        plan = self._plan
-        sample = plan.sensitivity * self._reach / Fraction(*plan.sample_scale)
-        feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
-        return self._stages(_Budget(self._budget.selection, sample, feature))
-
-    def _described(self, name: str = "{}") -> list[Stage]:
-        guarantee, plan = self.guarantee, self._plan
-        costs = self._true_costs()
-        does = {
-            "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
-            "perturb": f"measures {self._measured} with {self._noise_shown} noise of scale {self._scale:.6g}",
-            "features": f"measures the sums of {len(self.features)} features"
-            + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
-        }
-        return [Stage(name.format(key), does[key], epsilon_of(stage, guarantee)) for key, stage in costs.items()]
-
-    @property
-    def _measured(self) -> str:
-        k, w = self.sample.k, self.guarantee.w
-        return f"the means of {k} buckets" if isinstance(self.sample, BucketSampling) else f"{k} of {w} steps"
-
-    @property
-    def _noise_shown(self) -> str:
-        if self._blocks is None:
-            return "Laplace" if not isinstance(self.sample, BucketSampling) else "Laplace (on sums)"
-        return f"cube (in {len(self._blocks)} blocks of up to {max(self._blocks)})"
+        return ConvexProjection(self.guarantee.w, self.features, self._calibration.answer_weights())
 
     @cached_property
     def statement(self) -> Statement:
         """What one window costs, stage by stage. No data is needed."""
         guarantee = self.guarantee
         if self.hierarchy is None:
-            stages, assumptions = self._described(), []
+            stages, assumptions = self._calibration.described(), []
         else:
             assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
             named = ((level, f"{{}} level {depth}") for depth, level in enumerate(self._levels))
-            stages = [stage for level, name in named for stage in level._described(name)]
+            stages = [stage for level, name in named for stage in level.described(name)]
         return Statement(
             guarantee=guarantee,
             epsilon=epsilon_of(self.costs, guarantee),
@@ -420,7 +263,7 @@ class OptStream:
         """
         if self.hierarchy is None:
             rows, restore = read_periods(x, self.guarantee.w)
-            return self._assembled(self._projected(*self._plan.release(rows)), restore)
+            return self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
         periods = self.read(x)
         work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
         return self.assemble([self.draw(units) for units in work], periods.restore)
@@ -429,8 +272,7 @@ class OptStream:
     def costs(self) -> tuple[Cost, ...]:
         """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
         # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
-        levels = (self,) if self.hierarchy is None else self._levels
-        return tuple(cost for level in levels for stage in level._true_costs().values() for cost in stage)
+        return tuple(cost for level in self._levels for stage in level.true_costs().values() for cost in stage)
 
     @cached_property
     def description(self) -> str:
@@ -449,6 +291,7 @@ class OptStream:
     def with_epsilon(self, epsilon: Fraction) -> OptStream:
         """Return the same mechanism with another budget.
 
+        >>> from fractions import Fraction
         >>> mechanism = OptStream(Guarantee(epsilon=1, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
         >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
         Fraction(1, 2)
@@ -478,7 +321,7 @@ class OptStream:
         bit for bit. The context must tell apart whatever may be released: see :class:`Ledger`.
         """
         if self.hierarchy is None:
-            return Parts(*self._projected(*self._plan.measure(units, retry)))
+            return Parts(*self._projected(*self._calibration.plan.measure(units, retry)))
         return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
 
     def assemble(self, parts: Sequence[Parts], restore: Callable[[NDArray[np.float64]], Any]) -> Any:
@@ -513,11 +356,6 @@ class OptStream:
         begin = period * self.guarantee.w if start is None else start
         return replace(self.assemble([parts], restore), period=period, start=begin)
 
-    @cached_property
-    def _scale(self) -> float:
-        """The scale of the noise on measured steps, means in blocks or sums, in the units of the data."""
-        return float(Fraction(*self._plan.sample_scale)) * self.grid / self._reach
-
     def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
         """Apply the projection that is not part of the plan, in place."""
         if self._projection is not None:
@@ -534,8 +372,8 @@ class OptStream:
             statement=self.statement,
             _rows=steps,
             _knots=knots,
-            _scale=self._scale,
-            _blocks=self._blocks,
+            _scale=self._calibration.scale,
+            _blocks=self._calibration.blocks,
             _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
             _grid=self.grid,
         )

@@ -244,7 +244,7 @@ def _even(k: int, count: int) -> tuple[int, ...]:
     """Return so many lengths that add up to k and differ by one at most.
 
     >>> _even(10, 3)
-    (3, 4, 3)
+    (3, 3, 4)
     """
     return tuple((block + 1) * k // count - block * k // count for block in range(count))
 
