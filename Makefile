@@ -7,7 +7,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo bench serve docs wheel clean
+.PHONY: help test check demo bench audit serve docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -54,6 +54,9 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench_hierarchy.py
 	$(BIN)/python tools/bench_ledger.py
 	$(BIN)/python tools/bench_events.py
+
+audit: $(STAMPS)/build ## Attack everything that ships and everything that is known to be broken; print the tables
+	$(BIN)/python tools/audit.py
 
 serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
 	examples/service/run

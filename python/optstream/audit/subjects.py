@@ -1,0 +1,129 @@
+"""What is audited: something that can be run many times on the same input, and what it promises."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from optstream.audit.pairs import check_neighbours, pairs_of
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.mechanism import OptStream
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from fractions import Fraction
+
+    from numpy.typing import NDArray
+
+    from optstream.audit.pairs import Pair
+    from optstream.audit.statistics import Score
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Likelihood", "Subject", "subject_of"]
+
+Likelihood = Callable[["NDArray[np.float64]", "NDArray[np.float64]"], "NDArray[np.float64]"]
+"""Returns the log-density of each row of outputs, up to a constant, given the input of a run."""
+
+
+class Subject(Protocol):
+    """Something that is audited."""
+
+    @property
+    def claimed(self) -> float:
+        """The epsilon that it promises."""
+
+    @property
+    def pairs(self) -> Sequence[Pair]:
+        """The neighbours that are tried."""
+
+    def run(self, x: Array, trials: int) -> Array:
+        """Run so many times, independently, on one input; return all that leaves, one row per run."""
+
+    def scores(self, pair: Pair) -> dict[str, Score]:
+        """Return statistics that need to know how the mechanism works."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """Any callable that maps inputs, one per row, to outputs, one per row."""
+
+    function: Callable[[Array], Array]
+    claimed: float
+    pairs: Sequence[Pair]
+    likelihood: Likelihood | None
+
+    def run(self, x: Array, trials: int) -> Array:
+        """Run on as many copies of the input, in one call."""
+        outputs = np.asarray(self.function(np.tile(x, (trials,) + (1,) * x.ndim)), dtype=float)
+        if len(outputs) != trials:
+            raise ParameterError(f"mechanism returned {len(outputs)} rows for {trials} inputs, but must return as many")
+        if not np.isfinite(outputs).all():
+            raise ParameterError("mechanism returned a value that is NaN or infinite, but must return finite ones")
+        return outputs.reshape(trials, -1)
+
+    def scores(self, pair: Pair) -> dict[str, Score]:
+        """Return the likelihood ratio, where the density is known."""
+        density = self.likelihood
+        if density is None:
+            return {}
+        return {"likelihood ratio": lambda outputs: density(outputs, pair.x) - density(outputs, pair.other)}
+
+
+@dataclass(frozen=True)
+class Periods:
+    """A mechanism of the package. The periods of one call have independent noise, so that a call makes many runs."""
+
+    mechanism: OptStream
+    claimed: float
+    pairs: Sequence[Pair]
+
+    def run(self, x: Array, trials: int) -> Array:
+        """Return values and sums of features and, where the sampler chooses them, which steps were measured."""
+        released = self.mechanism.release(np.tile(x, trials) if x.ndim == 1 else np.tile(x, (trials, 1)))
+        parts = [np.asarray(released.values), *released.features]
+        # The choice of an adaptive sampler is released: it shows in the values, and a ledger stores it.
+        knots = getattr(released, "_knots", None)
+        if knots is not None and len(knots) > 1:
+            chosen = np.zeros((len(knots), self.mechanism.guarantee.w))
+            np.put_along_axis(chosen, knots, 1.0, axis=1)
+            parts.append(chosen)
+        return np.concatenate([part.reshape(trials, -1) for part in parts], axis=1)
+
+    def scores(self, pair: Pair) -> dict[str, Score]:
+        """Return the likelihood ratio of Laplace noise on measured steps, where an adaptive sampler chooses them."""
+        size = pair.x.size
+        if pair.x.ndim > 1 or not self.mechanism.sample.selection_costs(self.mechanism.guarantee.w):
+            return {}
+
+        def masked(outputs: Array) -> Array:
+            values, chosen = outputs[:, :size], outputs[:, -size:]
+            return np.asarray(((np.abs(values - pair.other) - np.abs(values - pair.x)) * chosen).sum(axis=1))
+
+        return {"likelihood ratio of samples": masked}
+
+
+def subject_of(
+    mechanism: OptStream | Callable[[Array], Array],
+    *,
+    claimed: float | Fraction | None,
+    neighbours: Sequence[Pair] | None,
+    likelihood: Likelihood | None,
+) -> Subject:
+    """Return what is audited, with its claim and the pairs that are tried."""
+    if isinstance(mechanism, OptStream):
+        if likelihood is not None:
+            raise ParameterError("likelihood is given, but must not be: it goes with a mechanism that is a function")
+        pairs = pairs_of(mechanism) if neighbours is None else list(neighbours)
+        for pair in pairs:
+            check_neighbours(pair, mechanism)
+        return Periods(mechanism, float(mechanism.statement.epsilon if claimed is None else claimed), pairs)
+    if not callable(mechanism):
+        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream or callable")
+    if claimed is None or not neighbours:
+        missing = "claimed" if claimed is None else "neighbours"
+        raise ParameterError(f"{missing} must be given with a mechanism that is a function: it says neither")
+    return Function(mechanism, float(claimed), list(neighbours), likelihood)
