@@ -473,6 +473,7 @@ class TestFiles:
     def test_an_old_schema_is_migrated(self, tmp_path: Path) -> None:
         released = self.filled(tmp_path / "ledger.db", 5)
         with sqlite3.connect(tmp_path / "ledger.db") as file:
+            file.execute("DROP TABLE optstream_memories")
             file.execute("DROP TABLE optstream_observations")
             file.execute("ALTER TABLE optstream_streams DROP COLUMN revision")
             file.execute("ALTER TABLE optstream_streams DROP COLUMN clock")
@@ -498,6 +499,7 @@ class TestFiles:
         with ops.Ledger(postgres_url) as ledger:
             values = ledger.release(mechanism(), X, stream="a").values.tolist()
         with psycopg.connect(postgres_url) as server:
+            server.execute("DROP TABLE optstream_memories")
             server.execute("DROP TABLE optstream_observations")
             server.execute("ALTER TABLE optstream_streams DROP COLUMN revision, DROP COLUMN clock")
             server.execute("UPDATE optstream_ledger SET version = 1")

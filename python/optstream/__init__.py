@@ -28,6 +28,7 @@ from optstream.errors import (
     StreamError,
     UnknownStreamError,
 )
+from optstream.estimate import Estimate
 from optstream.events import aggregate
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
@@ -42,18 +43,21 @@ from optstream.statement import Stage, Statement
 from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.stream import Stream
 from optstream.tree_release import TreeRelease
+from optstream.tuning import Candidate, Tuning, tune
 
 __version__ = version("optstream")
 
 __all__ = [
     "BucketSampling",
     "BudgetError",
+    "Candidate",
     "ConflictError",
     "CubeNoise",
     "CuratorKey",
     "DataError",
     "EntropyError",
     "EqualSampling",
+    "Estimate",
     "Feature",
     "Guarantee",
     "Hierarchy",
@@ -73,6 +77,7 @@ __all__ = [
     "Stream",
     "StreamError",
     "TreeRelease",
+    "Tuning",
     "UnknownStreamError",
     "__version__",
     "above_threshold",
@@ -81,4 +86,5 @@ __all__ = [
     "noise",
     "read_key",
     "read_plan",
+    "tune",
 ]

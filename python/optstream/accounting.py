@@ -38,6 +38,7 @@ __all__ = [
     "held",
     "largest_factor",
     "moved",
+    "room_after",
     "scaled",
     "to_data",
     "window_costs",
@@ -205,6 +206,30 @@ def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int) -> Fra
     others_first, rest = window_costs(others, w)
     allowed = dict(enumerate(rest, others_first))
     return min(allowed.get(window, Fraction(0)) / cost for window, cost in enumerate(own, first) if cost > 0)
+
+
+def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarantee) -> Fraction:
+    """Return the largest factor, at most 1, with which a period of some costs may follow one of others.
+
+    No window of both may cost more than epsilon; a period of either kind by itself must not.
+
+    >>> from optstream import Guarantee
+    >>> new = [TouchCost(0, 4, Fraction(1, 2))]
+    >>> room_after([TouchCost(0, 4, Fraction(3, 4))], new, Guarantee(epsilon=1, w=4))
+    Fraction(1, 2)
+    """
+    if guarantee.neighbours == "aligned":
+        return Fraction(1)
+    w = guarantee.w
+    first, spent = window_costs(before, w)
+    spent_at = dict(enumerate(spent, first))
+    begin, own = window_costs([moved(cost, w) for cost in costs], w)
+    room = [
+        (guarantee.epsilon - spent_at.get(window, Fraction(0))) / cost
+        for window, cost in enumerate(own, begin)
+        if cost > 0
+    ]
+    return min(Fraction(1), *room)
 
 
 def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:

@@ -130,6 +130,22 @@ class Calibration:
         multiple = math.lcm(*(stop - start for start, stop in runs)) if self.blocks else 1
         return tuple((start, stop, max(multiple // (stop - start), 1)) for start, stop in runs)
 
+    def cells(self, knots: NDArray[np.int64]) -> tuple[tuple[int, ...], ...]:
+        """Return the steps whose means are measured, of samples and of features, where the given ones were chosen."""
+        return (self._fixed_cells or tuple((int(step),) for step in knots)) + self._feature_cells
+
+    @cached_property
+    def _fixed_cells(self) -> tuple[tuple[int, ...], ...] | None:
+        return None if self.runs is None else tuple(tuple(range(start, stop)) for start, stop, _ in self.runs)
+
+    @cached_property
+    def _feature_cells(self) -> tuple[tuple[int, ...], ...]:
+        return tuple(
+            tuple(step for step, label in enumerate(feature.labels) if label == cell)
+            for feature in self.features
+            for cell in range(feature.size)
+        )
+
     @property
     def reach(self) -> int:
         """By how many units a measured value, or with Laplace noise a step of it, moves per unit of sensitivity."""

@@ -15,6 +15,8 @@ from optstream import _core, budget
 from optstream.accounting import epsilon_of
 from optstream.calibration import Calibration
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.estimate import Estimate
+from optstream.estimate.estimator import Estimator
 from optstream.features import Feature
 from optstream.frames import read_leaves, read_periods
 from optstream.guarantee import Guarantee
@@ -24,10 +26,10 @@ from optstream.release import Parts, Release
 from optstream.statement import Statement
 from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 from optstream.tree_projection import TreeProjection
-from optstream.tree_release import TreeMeasurement, assemble_tree
+from optstream.tree_release import TreeMeasurement, assemble_tree, by_step
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
     from fractions import Fraction
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.accounting import Cost
+    from optstream.estimate.memory import Memory
     from optstream.steps import Sampling
 
     _Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
@@ -68,7 +71,9 @@ class OptStream:
         bounds: Public lower and upper bound of the values, which are clamped to them.
         perturb: The noise on measured values: :class:`LaplaceNoise`, or :class:`CubeNoise` on blocks of them, which is
             less for the same guarantee.
-        reconstruct: How the steps between measured ones follow.
+        reconstruct: How the steps follow from what was measured: on a :class:`Linear` line, or as the best
+            :class:`Estimate` from this period and all before it.
+        retune: Whether what is measured is chosen anew from what was released, now and then; see :meth:`auto`.
         calibration: ``"sound"`` makes the worst window cost exactly epsilon. ``"paper"`` uses the scales that the paper
             prints, and the statement then carries the true, larger epsilon.
         weights: How post-processing trusts its answers: by ``"variance"`` of their noise, or by ``"paper"``, one over
@@ -95,7 +100,8 @@ class OptStream:
     split: tuple[Fraction, ...]
     bounds: tuple[float, float]
     perturb: LaplaceNoise | CubeNoise
-    reconstruct: Linear
+    reconstruct: Linear | Estimate
+    retune: bool
     calibration: Literal["sound", "paper"]
     weights: Literal["variance", "paper"]
     grid: float
@@ -111,7 +117,8 @@ class OptStream:
         features: Sequence[Feature] = (),
         split: Sequence[float | Fraction | Decimal] | None = None,
         perturb: LaplaceNoise | CubeNoise | None = None,
-        reconstruct: Linear | None = None,
+        reconstruct: Linear | Estimate | None = None,
+        retune: bool = False,
         calibration: Literal["sound", "paper"] = "sound",
         weights: Literal["variance", "paper"] | None = None,
         grid: float | None = None,
@@ -134,6 +141,7 @@ class OptStream:
             "bounds": bounds,
             "perturb": perturb or LaplaceNoise(),
             "reconstruct": reconstruct or Linear(),
+            "retune": retune,
             "calibration": calibration,
             "weights": weights,
             "grid": _core.default_grid(guarantee.alpha) if grid is None else grid,
@@ -142,10 +150,15 @@ class OptStream:
         }
         _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise)
         if calibration == "paper" and (
-            (perturb is not None and perturb != LaplaceNoise()) or isinstance(sample, BucketSampling)
+            (perturb is not None and perturb != LaplaceNoise())
+            or isinstance(sample, BucketSampling)
+            or isinstance(reconstruct, Estimate)
         ):
             raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
-        _check_type("reconstruct", fields["reconstruct"], Linear)
+        _check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
+        _check_type("retune", retune, bool)
+        if retune and not (isinstance(reconstruct, Estimate) and reconstruct.memory):
+            raise ParameterError("retune is True, but must be False without an Estimate that has memory")
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
@@ -179,7 +192,7 @@ class OptStream:
         return self._calibrated(self.guarantee, self.split)
 
     @cached_property
-    def _levels(self) -> tuple[Calibration, ...]:
+    def levels(self) -> tuple[Calibration, ...]:
         """The noise of each level of the hierarchy, with its share of epsilon; of the one stream without one."""
         if self.hierarchy is None:
             return (self._calibration,)
@@ -195,7 +208,7 @@ class OptStream:
         below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
         plans = [
             level.build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
-            for depth, level in enumerate(self._levels)
+            for depth, level in enumerate(self.levels)
         ]
         # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
         # it would be in a single stream.
@@ -212,9 +225,21 @@ class OptStream:
         return TreeMeasurement(hierarchy, plans, projection)
 
     @cached_property
+    def estimator(self) -> Estimator | None:
+        """What turns measured periods into estimates, if they are."""
+        if not isinstance(self.reconstruct, Estimate):
+            return None
+        return Estimator(self.reconstruct, self.levels, self.hierarchy)
+
+    @cached_property
+    def _plan(self) -> _core.Plan:
+        """The plan of a single stream. An estimate wants what was measured, not what was made consistent."""
+        return self._calibration.plan if self.estimator is None else self._calibration.build_plan(None)
+
+    @cached_property
     def _projection(self) -> ConvexProjection | None:
         """Clarabel's problem, where the features form no chain."""
-        if not self.features or tree_of(self.guarantee.w, self.features) is not None:
+        if self.estimator or not self.features or tree_of(self.guarantee.w, self.features) is not None:
             return None
         return ConvexProjection(self.guarantee.w, self.features, self._calibration.answer_weights())
 
@@ -226,8 +251,10 @@ class OptStream:
             stages, assumptions = self._calibration.described(), []
         else:
             assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
-            named = ((level, f"{{}} level {depth}") for depth, level in enumerate(self._levels))
+            named = ((level, f"{{}} level {depth}") for depth, level in enumerate(self.levels))
             stages = [stage for level, name in named for stage in level.described(name)]
+        if self.retune:
+            stages = [replace(stage, does=f"at first {stage.does}; later as releases suggest") for stage in stages]
         return Statement(
             guarantee=guarantee,
             epsilon=epsilon_of(self.costs, guarantee),
@@ -239,19 +266,71 @@ class OptStream:
             assumptions=(
                 f"one entity changes the value of any one step by at most {guarantee.alpha:g}",
                 "no period is released twice, and nothing else is released from the same data",
-                "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data",
+                "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data"
+                + (", but for what was released of it" if self.retune else ""),
                 *assumptions,
             ),
             version=version("optstream"),
         )
 
-    def release(self, x: Any) -> Any:
+    @classmethod
+    def auto(
+        cls,
+        guarantee: Guarantee,
+        *,
+        bounds: tuple[float, float],
+        history: Any = None,
+        scale: float | None = None,
+        season: int = 7,
+        features: Sequence[Feature] = (),
+        grid: float | None = None,
+        hierarchy: Hierarchy | None = None,
+    ) -> OptStream:
+        """Return a mechanism that needs no choice: it starts from what :func:`tune` finds and tunes itself.
+
+        After 1, 3 and 8 weeks of daily periods, and then every 8 weeks, it looks at what it has learnt from its own
+        releases and measures with more or fewer buckets if that promises a smaller error. Released values are public,
+        so looking at them costs nothing. The first period after a change gets as much less epsilon as keeps every
+        window that meets both plans within the guarantee.
+
+        Args:
+            guarantee: What is promised.
+            bounds: Public lower and upper bound of the values.
+            history: Public or already released values to start from, as :func:`tune` takes them.
+            scale: A guess of the standard deviation of the values within a period, if there is no history.
+            season: The number of periods after which weekdays repeat; 1 for none.
+            features: Partitions whose sums are measured too.
+            grid: Public step of the grid.
+            hierarchy: A tree of groups whose leaves are the streams.
+
+        Example:
+            >>> mechanism = OptStream.auto(Guarantee(epsilon=1, w=48), bounds=(0, 20_000))
+            >>> mechanism.sample.k, mechanism.retune
+            (48, True)
+        """
+        from optstream.tuning import tune  # noqa: PLC0415  (which makes mechanisms)
+
+        found = tune(
+            guarantee,
+            history,
+            bounds=bounds,
+            scale=scale,
+            season=season,
+            features=features,
+            grid=grid,
+            hierarchy=hierarchy,
+            buckets=True,
+        )
+        return found.mechanism.changed(retune=True)
+
+    def release(self, x: Any, *, memory: Mapping[str, Any] | None = None) -> Any:
         """Release whole periods.
 
         Args:
             x: One period or many: a 1-D array of ``n * w`` values, a 2-D array with ``w`` columns, or a series of
                 pandas, polars or pyarrow. With a hierarchy, a frame, a mapping or an array with one column per leaf.
                 The result has the same form and index.
+            memory: What an earlier :attr:`Release.memory` gave, of the periods before these, for an :class:`Estimate`.
 
         Returns:
             A :class:`Release`, or a :class:`TreeRelease` of all nodes if there is a hierarchy.
@@ -261,18 +340,76 @@ class OptStream:
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
-        if self.hierarchy is None:
+        if self.estimator is None and memory is not None:
+            raise ParameterError("memory is given, but must not be without an Estimate")
+        if self.hierarchy is None and self.estimator is None:
             rows, restore = read_periods(x, self.guarantee.w)
             return self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
+        before = None if self.estimator is None else self.remembered(memory)
         periods = self.read(x)
         work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
-        return self.assemble([self.draw(units) for units in work], periods.restore)
+        if self.estimator is None or before is None:
+            return self.assemble([self.draw(units) for units in work], periods.restore)
+        parts, understood = [], []
+        for period, units in enumerate(work, 0 if before.last is None else before.last + 1):
+            made = self.following(before)
+            parts.append(made.finish(made.draw(units), period, before))
+            understood.append(before.understood)
+        revised = None
+        if self.estimator.estimate.revise:
+            rows = self.estimator.revised(before, understood)
+            revised = periods.restore(rows[:, 0] if self.hierarchy is None else by_step(rows))
+        return replace(self.assemble(parts, periods.restore), revised=revised, _memory=before)
+
+    def remembered(self, state: Mapping[str, Any] | None = None) -> Memory:
+        """Return what an estimate knows before anything is released, or what it knew in a state that it gave.
+
+        Raises:
+            ParameterError: There is no estimate, or the state is of another kind.
+        """
+        if self.estimator is None:
+            raise ParameterError("reconstruct is not an Estimate, but must be one to remember anything")
+        fresh = self.estimator.fresh()
+        return fresh if state is None else fresh.restored(state)
+
+    def following(self, memory: Memory) -> OptStream:
+        """Return the mechanism of the period after what is remembered: this one, unless it tunes itself."""
+        if not self.retune:
+            return self
+        from optstream.tuning import following  # noqa: PLC0415
+
+        return following(self, memory)
+
+    def variant(self, **choice: Any) -> OptStream:
+        """Return the mechanism of one period of a mechanism that tunes itself, built once for every choice."""
+        key = tuple(sorted(choice.items()))
+        if key not in self._variants:
+            self._variants[key] = self.changed(retune=False, **choice)
+        return self._variants[key]
+
+    @cached_property
+    def _variants(self) -> dict[Any, OptStream]:
+        return {}
+
+    def finish(self, parts: Parts, period: int, memory: Memory) -> Parts:
+        """Return the estimate of a drawn period, and remember it; without an estimate the period as it is."""
+        if self.estimator is None:
+            return parts
+        memory.choice = self.choice
+        return self.estimator.finish(parts, period, memory)
+
+    @cached_property
+    def choice(self) -> dict[str, Any]:
+        """What a mechanism that tunes itself may change."""
+        from optstream import plan  # noqa: PLC0415
+
+        return {name: plan.describe(self)[name] for name in ("sample", "perturb")}
 
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
         # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
-        return tuple(cost for level in self._levels for stage in level.true_costs().values() for cost in stage)
+        return tuple(cost for level in self.levels for stage in level.true_costs().values() for cost in stage)
 
     @cached_property
     def description(self) -> str:
@@ -296,9 +433,11 @@ class OptStream:
         >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
         Fraction(1, 2)
         """
-        same = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        same["guarantee"] = self.guarantee.with_epsilon(epsilon)
-        return OptStream(**same)
+        return self.changed(guarantee=self.guarantee.with_epsilon(epsilon))
+
+    def changed(self, **changes: Any) -> OptStream:
+        """Return the same mechanism with other parameters."""
+        return OptStream(**{name: getattr(self, name) for name in self.__dataclass_fields__} | changes)
 
     def read(self, x: Any) -> Periods:
         """Return the data of whole periods as integers of the grid. Nothing is drawn.
@@ -321,7 +460,9 @@ class OptStream:
         bit for bit. The context must tell apart whatever may be released: see :class:`Ledger`.
         """
         if self.hierarchy is None:
-            return Parts(*self._projected(*self._calibration.plan.measure(units, retry)))
+            return Parts(*self._projected(*self._plan.measure(units, retry)))
+        if self.estimator is not None:
+            return Parts(*self._tree.measure(units, retry))
         return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
 
     def assemble(self, parts: Sequence[Parts], restore: Callable[[NDArray[np.float64]], Any]) -> Any:
@@ -333,6 +474,14 @@ class OptStream:
                 hierarchy=self.hierarchy,
                 features=self.features,
                 statement=self.statement,
+            )
+        if self.estimator is not None:
+            return self._release(
+                np.concatenate([part.values for part in parts]),
+                np.concatenate([part.cells for part in parts]),
+                restore,
+                _knots=np.empty((0, 0), dtype=np.int64),
+                _deviations=np.concatenate([part.deviations for part in parts]),
             )
         if len(parts) == 1:
             arrays = parts[0].values, parts[0].cells, parts[0].knots
@@ -365,17 +514,31 @@ class OptStream:
 
     def _assembled(self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any]) -> Release:
         steps, cells, knots = arrays
+        return self._release(
+            steps,
+            cells,
+            restore,
+            _knots=knots,
+            _blocks=self._calibration.blocks,
+            _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
+        )
+
+    def _release(
+        self,
+        steps: NDArray[np.float64],
+        cells: NDArray[np.float64],
+        restore: Callable[[NDArray[np.float64]], Any],
+        **how: Any,
+    ) -> Release:
         ends = accumulate((feature.size for feature in self.features), initial=0)
         return Release(
             values=restore(steps),
             features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
             statement=self.statement,
             _rows=steps,
-            _knots=knots,
             _scale=self._calibration.scale,
-            _blocks=self._calibration.blocks,
-            _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
             _grid=self.grid,
+            **how,
         )
 
 

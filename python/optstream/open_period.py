@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optstream.estimate.memory import Memory
+
     Vector = NDArray[np.float64]
 
 __all__ = ["Closed", "OpenPeriod", "Rules", "finite"]
@@ -84,6 +86,8 @@ class OpenPeriod:
     values: dict[int, Vector] = field(default_factory=dict)
     """Observations of the open period."""
     revision: int = 0
+    memory: Memory | None = None
+    """What an estimate remembers of the released periods, if no ledger does."""
 
     @classmethod
     def read(cls, state: Mapping[str, Any], width: int) -> OpenPeriod:

@@ -8,6 +8,8 @@
 
     # Optional, with their defaults:
     perturb = { kind = "laplace" }         # or "cube" with block
+    reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise
+    retune = false         # or true: choose what is measured anew from what was released
     neighbours = "sliding"
     features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
     calibration = "sound"
@@ -28,19 +30,32 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.estimate import Estimate
 from optstream.features import Feature
 from optstream.guarantee import Guarantee
 from optstream.hierarchy import Hierarchy
 from optstream.mechanism import OptStream
-from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise
+from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["build", "canonical", "describe", "digest", "read_plan"]
+__all__ = ["build", "canonical", "describe", "digest", "read_plan", "step"]
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
-OPTIONAL = ("neighbours", "perturb", "features", "split", "calibration", "weights", "grid", "hierarchy", "level_split")
+OPTIONAL = (
+    "neighbours",
+    "perturb",
+    "reconstruct",
+    "retune",
+    "features",
+    "split",
+    "calibration",
+    "weights",
+    "grid",
+    "hierarchy",
+    "level_split",
+)
 KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] = {
     "sample": {
         "equal": (EqualSampling, ("k",), ()),
@@ -48,6 +63,7 @@ KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] 
         "bucket": (BucketSampling, (), ("k", "cuts")),
     },
     "perturb": {"laplace": (LaplaceNoise, (), ()), "cube": (CubeNoise, (), ("block",))},
+    "reconstruct": {"linear": (Linear, (), ()), "estimate": (Estimate, (), ("memory", "smooth", "season", "revise"))},
 }
 """For each replaceable step its kinds: what is made, from which needed and which optional parameters."""
 
@@ -89,8 +105,10 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     split, level_split = plan.get("split"), plan.get("level_split")
     return OptStream(
         guarantee,
-        sample=_step("sample", plan["sample"]),
-        perturb=_step("perturb", plan.get("perturb", {"kind": "laplace"})),
+        sample=step("sample", plan["sample"]),
+        perturb=step("perturb", plan.get("perturb", {"kind": "laplace"})),
+        reconstruct=step("reconstruct", plan.get("reconstruct", {"kind": "linear"})),
+        retune=plan.get("retune", False),
         bounds=(_float("bounds[0]", bounds[0]), _float("bounds[1]", bounds[1])),
         features=[_feature(w, feature) for feature in _list("features", plan.get("features", []))],
         split=None if split is None else [_rational("split", share) for share in _list("split", split)],
@@ -121,6 +139,9 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "grid": mechanism.grid,
         "sample": _described("sample", mechanism.sample),
         "perturb": _described("perturb", mechanism.perturb),
+        # What ledgers have written down without it keeps its digest.
+        **({} if mechanism.estimator is None else {"reconstruct": _described("reconstruct", mechanism.reconstruct)}),
+        **({"retune": True} if mechanism.retune else {}),
         "features": [_cuts(feature) for feature in mechanism.features],
         "split": [str(share) for share in mechanism.split],
         "calibration": mechanism.calibration,
@@ -161,7 +182,8 @@ def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], 
             raise ParameterError(f"{name} has an unknown key {key!r}{hint}")
 
 
-def _step(name: str, given: Any) -> Any:
+def step(name: str, given: Any) -> Any:
+    """Return a replaceable step from its kind and parameters."""
     kind = given.get("kind") if hasattr(given, "get") else None
     if not isinstance(kind, str) or kind not in KINDS[name]:
         raise ParameterError(f"{name} has the kind {kind!r}, but must have one of {', '.join(map(repr, KINDS[name]))}")

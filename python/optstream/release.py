@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import gammaincc
+from scipy.special import gammaincc, ndtri
 
 from optstream.errors import DataError, ParameterError
 
@@ -18,9 +18,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optstream.estimate.memory import Memory
     from optstream.statement import Statement
 
 __all__ = ["Parts", "Release"]
+
+
+ESTIMATED = b"\xff\xff\xff\xff"
+"""What stored estimates begin with; no release has so many rows, with whose number others begin."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,7 +37,11 @@ class Parts:
     cells: NDArray[np.float64]
     """The sums of all features in one row; empty for a hierarchy, whose values give them exactly."""
     knots: NDArray[np.int64]
-    """The measured steps in one row; empty for a hierarchy."""
+    """The measured steps, one row for every stream, or one for all if they are the same; else empty."""
+    measured: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    """The noisy means from which an estimate was made, one row for every stream; empty if it was none."""
+    deviations: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    """The standard deviation of every step of an estimate."""
 
     def to_bytes(self) -> bytes:
         """Return the parts as bytes: the shape of each, then its numbers, all little-endian.
@@ -41,20 +50,28 @@ class Parts:
         >>> Parts.from_bytes(parts.to_bytes()).values
         array([[1., 2.]])
         """
-        arrays = (self.values.astype("<f8"), self.cells.astype("<f8"), self.knots.astype("<i8"))
+        arrays = [self.values.astype("<f8"), self.cells.astype("<f8"), self.knots.astype("<i8")]
+        mark = b""
+        if self.measured.size:
+            arrays += [self.measured.astype("<f8"), self.deviations.astype("<f8")]
+            mark = ESTIMATED
         shapes = np.array([array.shape for array in arrays], dtype="<u4")
-        return b"".join(part.tobytes() for part in (shapes, *arrays))
+        return mark + b"".join(part.tobytes() for part in (shapes, *arrays))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Parts:
         """Return the parts that :meth:`to_bytes` wrote."""
-        shapes = np.frombuffer(data, "<u4", count=6).reshape(3, 2).astype(int)
-        if len(data) != 24 + 8 * sum(rows * columns for rows, columns in shapes):
+        estimated = data.startswith(ESTIMATED)
+        kinds = ("<f8", "<f8", "<i8", "<f8", "<f8")[: 5 if estimated else 3]
+        begin = len(ESTIMATED) if estimated else 0
+        position = begin + 8 * len(kinds)
+        shapes = np.frombuffer(data[begin:position], "<u4").reshape(-1, 2).astype(int)
+        if len(data) != position + 8 * sum(rows * columns for rows, columns in shapes):
             raise DataError(
                 f"stored release has {len(data)} bytes, but its shapes {shapes.tolist()} need another number"
             )
-        parts, position = [], 24
-        for (rows, columns), kind in zip(shapes, ("<f8", "<f8", "<i8"), strict=True):
+        parts = []
+        for (rows, columns), kind in zip(shapes, kinds, strict=True):
             part = np.frombuffer(data, kind, count=rows * columns, offset=position).reshape(rows, columns)
             parts.append(part.astype(kind[1:]))
             position += part.nbytes
@@ -91,6 +108,15 @@ class Release:
     """The number of the period in its stream, if it was released by one."""
     start: int | datetime | None = None
     """The first step of that period, as a number or a time."""
+    revised: Any = None
+    """The values in the light of all periods of the release, if ``Estimate(revise=True)``; in the same form."""
+    _deviations: NDArray[np.float64] | None = None
+    _memory: Memory | None = None
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """What an estimate remembers at the end of the release, for the next one: private values, plain data."""
+        return None if self._memory is None else self._memory.state()
 
     def __repr__(self) -> str:
         periods, w = self._rows.shape
@@ -126,6 +152,9 @@ class Release:
         cancels. With features the projection has moved the values towards consistency; the interval is then that of
         the values before the projection, and its coverage is approximate.
 
+        With :class:`Estimate` it is the posterior interval of the true value itself, within the bounds: as good as the
+        model of the stream that was learnt. docs/accuracy.md has its coverage on real streams.
+
         Args:
             level: The coverage, between 0 and 1.
 
@@ -140,6 +169,10 @@ class Release:
         if not 0 < level < 1:
             raise ParameterError(f"level is {level}, but must lie between 0 and 1")
         periods, w = self._rows.shape
+        if self._deviations is not None:
+            half = float(ndtri((1 + level) / 2)) * self._deviations + self._grid
+            low, high = self.statement.bounds
+            return np.maximum(self._rows - half, low), np.minimum(self._rows + half, high)
         # One row per period, or one for all periods if the measured steps are always the same.
         half = np.empty((len(self._knots), w))
         for row, knots in zip(half, self._knots, strict=True):

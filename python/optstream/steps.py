@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Literal
 
@@ -231,13 +232,19 @@ class CubeNoise:
             if self.block > sample.k:
                 raise ParameterError(f"block is {self.block}, but must be at most k = {sample.k}")
             return _even(sample.k, -(-sample.k // self.block))
-        # Numbers of blocks that lead to the same longest block are alike; the fewest are the cheapest of them.
-        counts = {-(-sample.k // count): count for count in range(sample.k, 0, -1)}
-        return min((_even(sample.k, count) for count in counts.values()), key=lambda b: _noise(b, sample, guarantee))
+        return _quietest(sample, guarantee)
 
     def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
         """Return what the blocks cost if touching one costs 1."""
         return _block_costs(self.blocks(sample, guarantee), sample, guarantee.w)
+
+
+@lru_cache(maxsize=256)
+def _quietest(sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+    """Return the lengths of blocks with the least noise."""
+    # Numbers of blocks that lead to the same longest block are alike; the fewest are the cheapest of them.
+    counts = {-(-sample.k // count): count for count in range(sample.k, 0, -1)}
+    return min((_even(sample.k, count) for count in counts.values()), key=lambda b: _noise(b, sample, guarantee))
 
 
 def _even(k: int, count: int) -> tuple[int, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -54,6 +56,7 @@ class Stream:
         missing: What to do when a later step comes and some before it are missing: ``"refuse"`` it; put a public
             number in their place; ``"hold"`` the last value; or ``"skip"`` the period, which is then never released.
             Periods without any observation are passed over. Which steps are missing is taken to be public.
+        memory: What an :class:`Estimate` knows before period 0, from public history: :attr:`Tuning.memory`.
         state: What :attr:`state` of an earlier stream gave, if there is no ledger.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
@@ -80,6 +83,7 @@ class Stream:
         duplicate: Literal["refuse", "keep", "replace"] = "refuse",
         disorder: Literal["refuse", "accept"] = "refuse",
         missing: Literal["refuse", "hold", "skip"] | float = "refuse",
+        memory: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         if not isinstance(mechanism, OptStream):
@@ -92,7 +96,13 @@ class Stream:
         self._lock = Lock()
         self._clock = Clock.of(step, origin)
         self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        self._memory = memory
+        if memory is not None or mechanism.estimator is not None:
+            # What does not fit the mechanism shows now.
+            mechanism.remembered(memory)
         self._state = OpenPeriod() if state is None else OpenPeriod.read(state, self._width)
+        if state is not None and "memory" in state:
+            self._state.memory = mechanism.remembered(state["memory"])
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
             ledger.enrol(name, mechanism, str(self._clock))
@@ -115,6 +125,7 @@ class Stream:
             "released": state.released,
             "published": None if state.published is None else state.published.tolist(),
             "observations": {str(step): value.tolist() for step, value in state.values.items()},
+            **({} if state.memory is None else {"memory": state.memory.state()}),
         }
 
     def push(self, when: int | datetime, value: Any) -> Any:
@@ -196,24 +207,26 @@ class Stream:
         w = self._mechanism.guarantee.w
         runs = _runs(closed, w)
         for run in runs:
-            mechanism, units = self._prepared(run, state.published)
+            units = self._read(run, state.published)
             last = run is runs[-1]
             if self._ledger is None:
-                parts = [mechanism.draw(rows) for rows in units]
+                parts = self._drawn(run, units, state)
             else:
                 parts = self._ledger.release_parts(
-                    mechanism,
+                    self._mechanism,
                     units,
                     stream=self._name,
                     period=run[0].period,
                     held=run[0].sources,
+                    memory=self._memory,
+                    adjust=partial(_within_budget, sources=run[0].sources),
                     finish=self._ledger.keeper(self._name, state.revision, forget, add) if last else None,
                 )
             released += [
-                mechanism.assemble_period(part, period.period, self._clock.time_of(period.period * w))
-                for period, part in zip(run, parts, strict=True)
+                made.assemble_period(part, period.period, self._clock.time_of(period.period * w))
+                for period, (made, part) in zip(run, parts, strict=True)
             ]
-            state.published = self._leaves_of(parts[-1])
+            state.published = self._leaves_of(parts[-1][1])
         if self._ledger is not None:
             if not runs:
                 # Also if nothing is new: what this process believes may be out of date.
@@ -222,13 +235,28 @@ class Stream:
         self._state = state
         return released
 
-    def _prepared(self, run: Sequence[Closed], published: Vector | None) -> tuple[OptStream, NDArray[np.int64]]:
-        """Return the mechanism and the quantised data of closed periods."""
+    def _drawn(
+        self, run: Sequence[Closed], units: NDArray[np.int64], state: OpenPeriod
+    ) -> list[tuple[OptStream, Parts]]:
+        """Return closed periods as they are released without a ledger, and remember them."""
+        adjust = partial(_within_budget, sources=run[0].sources)
+        if self._mechanism.estimator is None:
+            made = adjust(self._mechanism)
+            return [(made, made.draw(rows)) for rows in units]
+        memory = self._mechanism.remembered(self._memory) if state.memory is None else deepcopy(state.memory)
+        drawn = []
+        for period, rows in zip(run, units, strict=True):
+            made = adjust(self._mechanism.following(memory))
+            drawn.append((made, made.finish(made.draw(rows), period.period, memory)))
+        state.memory = memory
+        return drawn
+
+    def _read(self, run: Sequence[Closed], published: Vector | None) -> NDArray[np.int64]:
+        """Return the quantised data of closed periods."""
         w = self._mechanism.guarantee.w
         rows = [period.rows(w, self._width, published) for period in run]
         data = np.concatenate(rows)
-        units = self._mechanism.read(data if self._mechanism.hierarchy is not None else data.ravel()).units
-        return _within_budget(self._mechanism, run[0].sources), units
+        return self._mechanism.read(data if self._mechanism.hierarchy is not None else data.ravel()).units
 
     def _leaves_of(self, parts: Parts) -> Vector:
         """Return what was released last of every leaf."""

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream import _core
+    from optstream.estimate.memory import Memory
     from optstream.features import Feature
     from optstream.hierarchy import Hierarchy
     from optstream.statement import Statement
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
     Retry = tuple[_core.CuratorKey, Sequence[bytes]]
 
-__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree"]
+__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree", "by_step", "whole_sums"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -42,6 +43,14 @@ class TreeRelease:
     """The number of the period in its stream, if it was released by one."""
     start: int | datetime | None = None
     """The first step of that period, as a number or a time."""
+    revised: Any = None
+    """The values in the light of all periods of the release, if ``Estimate(revise=True)``; in the same form."""
+    _memory: Memory | None = None
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """What an estimate remembers at the end of the release, for the next one: private values, plain data."""
+        return None if self._memory is None else self._memory.state()
 
     def __repr__(self) -> str:
         return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
@@ -57,8 +66,8 @@ class TreeMeasurement:
 
     def measure(
         self, leaves: NDArray[np.int64], retry: Retry | None = None
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the noisy steps and cells of all nodes, one row each, from the quantised leaves of one period.
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Return noisy steps, cells and measured steps of all nodes, one row each, from one period's quantised leaves.
 
         With a curator's key and a context, which must name the data of all leaves, a retry repeats the noise.
         """
@@ -68,14 +77,29 @@ class TreeMeasurement:
             plan.measure(units[level], retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")]))
             for depth, (plan, level) in enumerate(zip(self.plans, self.hierarchy.level_positions, strict=True))
         ]
-        return np.concatenate([part[0] for part in parts]), np.concatenate([part[1] for part in parts])
+        knots = [np.broadcast_to(part[2], (len(part[0]), part[2].shape[1])) for part in parts]
+        return (
+            np.concatenate([part[0] for part in parts]),
+            np.concatenate([part[1] for part in parts]),
+            np.concatenate(knots).astype(np.int64),
+        )
 
     def draw(self, leaves: NDArray[np.int64], grid: float, retry: Retry | None = None) -> NDArray[np.float64]:
         """Return the released values of one period, one row per node, from its quantised leaves."""
-        found = self.projection.project(*self.measure(leaves, retry))
-        # Whole grid steps, so that every sum of them is exact; no sum leaves 64 bits, however much noise there is.
-        units = np.round(np.clip(found / grid, 0, 2**61 / len(found))).astype(np.int64)
-        return np.asarray(self.hierarchy.sums(units) * grid)
+        steps, cells, _ = self.measure(leaves, retry)
+        return whole_sums(self.hierarchy, self.projection.project(steps, cells), grid)
+
+
+def whole_sums(hierarchy: Hierarchy, leaves: NDArray[np.float64], grid: float) -> NDArray[np.float64]:
+    """Return the values of all nodes from those of the leaves, as whole grid steps, so that every sum is exact."""
+    # No sum leaves 64 bits, however much noise there is.
+    units = np.round(np.clip(leaves / grid, 0, 2**61 / len(leaves))).astype(np.int64)
+    return np.asarray(hierarchy.sums(units) * grid)
+
+
+def by_step(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an array of periods, nodes and steps as one row for each step and one column for each node."""
+    return nodes.transpose(0, 2, 1).reshape(-1, nodes.shape[1])
 
 
 def assemble_tree(
@@ -87,12 +111,12 @@ def assemble_tree(
     statement: Statement,
 ) -> TreeRelease:
     """Return the release of drawn periods, given as an array of periods, nodes and steps."""
-    by_step = nodes.transpose(0, 2, 1)
+    periods = nodes.transpose(0, 2, 1)
     # Sums of whole grid steps are exact.
     cells = (np.eye(feature.size)[:, list(feature.labels)] for feature in features)
     return TreeRelease(
-        values=restore(by_step.reshape(-1, nodes.shape[1])),
+        values=restore(by_step(nodes)),
         hierarchy=hierarchy,
-        features=tuple(membership @ by_step for membership in cells),
+        features=tuple(membership @ periods for membership in cells),
         statement=statement,
     )

@@ -43,7 +43,7 @@ def audit(
     Ends with exit code 7 if more is proven than claimed. Nothing found does not prove that a promise is kept.
     """
     from optstream.audit import audit as attack  # noqa: PLC0415
-    from optstream.audit.report import empty_figure  # noqa: PLC0415
+    from optstream.pictures import empty_figure  # noqa: PLC0415
 
     if file is not None and build.keywords["plan"] is not None:
         raise UsageError("--plan does not go with --mechanism: give one of them")

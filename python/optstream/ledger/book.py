@@ -12,6 +12,7 @@ from optstream.guarantee import Guarantee
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
 from optstream.ledger.charges import Charges
+from optstream.ledger.memories import Memories
 from optstream.ledger.protocol import PricedPlan, Protocol
 from optstream.ledger.records import Entry, Remaining, Verification
 from optstream.ledger.review import plan_problems, windows_left
@@ -85,6 +86,7 @@ class Ledger:
         own = CuratorKey(migrate(self._database, create=create))
         self._charges = Charges(self._database)
         self._mechanisms: dict[bytes, OptStream] = {}
+        self._memories = Memories(self._database, self._mechanism)
         self._protocol = Protocol(self._database, self._charges, curator, curator or own)
 
     def __enter__(self) -> Self:
@@ -112,6 +114,7 @@ class Ledger:
         stream: str,
         period: int = 0,
         held: Mapping[int, int] | None = None,
+        memory: Mapping[str, Any] | None = None,
     ) -> Any:
         """Release consecutive periods of a stream, or return what is stored of them.
 
@@ -121,6 +124,8 @@ class Ledger:
             stream: The name of the stream.
             period: The number of the first period.
             held: Steps that repeat an earlier one of the same period, with that one; the charge then covers both.
+            memory: What an :class:`Estimate` knows before the first period of the stream, from public history:
+                :attr:`Tuning.memory`. What it learns later is kept in the ledger.
 
         Raises:
             BudgetError: Some window would cost more than the policy allows. Nothing was charged.
@@ -129,8 +134,8 @@ class Ledger:
             SolverError: Post-processing failed after noise was drawn. The period is void: charged and never released.
         """
         periods = mechanism.read(x)
-        parts = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held)
-        return mechanism.assemble(parts, periods.restore)
+        released = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held, memory=memory)
+        return mechanism.assemble([parts for _, parts in released], periods.restore)
 
     def release_parts(
         self,
@@ -140,14 +145,47 @@ class Ledger:
         stream: str,
         period: int,
         held: Mapping[int, int] | None = None,
+        memory: Mapping[str, Any] | None = None,
+        adjust: Callable[[OptStream], OptStream] | None = None,
         finish: Callable[[Transaction], None] | None = None,
-    ) -> list[Parts]:
-        """Release periods that are integers of the grid; ``finish`` is part of the transaction that stores the last."""
+    ) -> list[tuple[OptStream, Parts]]:
+        """Release periods that are integers of the grid; return each with the mechanism that it was released by.
+
+        Args:
+            mechanism: How to release.
+            units: The data, as :meth:`OptStream.read` gives it.
+            stream: The name of the stream.
+            period: The number of the first period.
+            held: Steps that repeat an earlier one.
+            memory: What is known before the first period of the stream.
+            adjust: Gives the mechanism of a period another budget, if need be.
+            finish: Part of the transaction that stores the last period.
+        """
         _check_stream(stream)
         _check_period(period, len(units))
-        return self._protocol.release(
-            PricedPlan.of(mechanism, held), units, stream=stream, period=period, finish=finish
-        )
+        adjust = adjust or (lambda made: made)
+        if mechanism.estimator is None:
+            made = adjust(mechanism)
+            parts = self._protocol.release(
+                PricedPlan.of(made, held), units, stream=stream, period=period, finish=finish
+            )
+            return [(made, part) for part in parts]
+        released = []
+        for number, rows in enumerate(units, period):
+            before = self._memories.before(stream, number, mechanism, memory)
+            made = adjust(mechanism.following(before))
+            last = number == period + len(units) - 1
+            (part,) = self._protocol.release(
+                PricedPlan.of(made, held),
+                rows[None],
+                stream=stream,
+                period=number,
+                finish=finish if last else None,
+                memory=before,
+            )
+            self._memories.give_back(stream, before, number, part)
+            released.append((made, part))
+        return released
 
     @property
     def streams(self) -> tuple[str, ...]:
@@ -242,6 +280,7 @@ class Ledger:
                 problems += [f"the charge of period {period} of {stream!r} was altered" for period in broken]
                 try:
                     releases += len(stored(reading, stream, 0, LARGEST))
+                    self._memories.check(reading, stream)
                 except LedgerError as error:
                     problems.append(str(error))
         for stream in [] if problems else streams:

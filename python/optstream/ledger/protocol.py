@@ -22,6 +22,7 @@ from tqdm.auto import tqdm
 from optstream import accounting, plan
 from optstream.errors import ConflictError, ParameterError, SolverError
 from optstream.ledger.database import ReplacedError
+from optstream.ledger.memories import Memories
 from optstream.ledger.rows import POLICY, STORE, STORED, check_fits, policy_of, policy_row, seal, stored
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.accounting import Cost
+    from optstream.estimate.memory import Memory
     from optstream.guarantee import Guarantee
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
@@ -81,8 +83,12 @@ class Protocol:
         stream: str,
         period: int,
         finish: Callable[[Transaction], None] | None = None,
+        memory: Memory | None = None,
     ) -> list[Parts]:
-        """Release periods that are integers of the grid; ``finish`` is part of the transaction that stores the last."""
+        """Release periods that are integers of the grid; ``finish`` is part of the transaction that stores the last.
+
+        With a memory, which must be that before the period, there is one period: it is estimated and remembered.
+        """
         self.enrol(stream, made)
         numbers = range(period, period + len(units))
         digests = {
@@ -97,7 +103,9 @@ class Protocol:
                 number: self._draw((stream, number, charged[number]), made, units[number - period], digests[number])
                 for number in batch
             }
-            parts |= self._store(stream, drawn, charged, finish if batch[-1] == waiting[-1] else None)
+            if memory is not None:
+                drawn = {number: made.mechanism.finish(part, number, memory) for number, part in drawn.items()}
+            parts |= self._store(stream, drawn, charged, finish if batch[-1] == waiting[-1] else None, memory)
         if finish is not None and not waiting:
             with self._database.transaction() as change:
                 finish(change)
@@ -162,6 +170,7 @@ class Protocol:
         drawn: Mapping[int, Parts],
         charged: Mapping[int, int],
         finish: Callable[[Transaction], None] | None,
+        memory: Memory | None,
     ) -> dict[int, Parts]:
         """Store what was drawn, or return what another process has stored for the same charge by now."""
         now = datetime.now(UTC).isoformat()
@@ -171,7 +180,7 @@ class Protocol:
             sealed = seal(stream, number, charged[number], result, now)
             rows.append((stream, number, charged[number], result, now, sealed))
         try:
-            if finish is None and len(rows) == 1:
+            if finish is None and memory is None and len(rows) == 1:
                 if self._database.write_alone(STORE, rows[0]) == 1:
                     return dict(drawn)
                 with self._database.transaction(write=False) as reading:
@@ -180,6 +189,8 @@ class Protocol:
                 mine = change.write(STORE, *rows) == len(rows)
                 # Raises, and undoes everything, unless each period is stored for this very charge.
                 result_of = dict(drawn) if mine else _theirs(change, stream, drawn, charged)
+                if memory is not None and mine:
+                    Memories.keep(change, stream, memory)
                 if finish is not None:
                     finish(change)
         except ReplacedError:

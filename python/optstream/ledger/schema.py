@@ -49,6 +49,12 @@ MIGRATIONS = (
         stream TEXT NOT NULL REFERENCES optstream_streams, step BIGINT NOT NULL, value {blob} NOT NULL,
         PRIMARY KEY (stream, step))
     """,
+    # What a stream remembers of its releases, so that the next one can be estimated from them.
+    """
+    CREATE TABLE optstream_memories (
+        stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, state {blob} NOT NULL,
+        seal {blob} NOT NULL)
+    """,
 )
 
 

@@ -1,0 +1,90 @@
+"""What a mechanism remembers of the periods that it has released: private values only."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream.errors import ParameterError
+from optstream.estimate.filter import Filter, Measured
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from optstream.estimate import Estimate
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Memory"]
+
+
+@dataclass(repr=False)
+class Memory:
+    """A filter for each stream, and what the last period was measured with."""
+
+    filters: list[Filter]
+    choice: dict[str, Any] = field(default_factory=dict)
+    """The parameters of the last period that a mechanism which tunes itself may change; empty if there was none."""
+
+    @classmethod
+    def fresh(cls, estimate: Estimate, w: int, bounds: tuple[float, float], streams: Sequence[int] = (1,)) -> Memory:
+        """Return what is known before anything is released: sums of so many streams lie within so many bounds."""
+        low, high = bounds
+        return cls(
+            [
+                Filter(
+                    w,
+                    season=estimate.season,
+                    memory=estimate.memory,
+                    smooth=estimate.smooth,
+                    level=(count * (low + high) / 2, max(count * (high - low) / 2, np.finfo(float).tiny)),
+                )
+                for count in streams
+            ]
+        )
+
+    @property
+    def last(self) -> int | None:
+        """The last period that is remembered."""
+        return self.filters[0].last
+
+    @property
+    def measured(self) -> int:
+        """How many periods are remembered."""
+        return self.filters[0].measured
+
+    @property
+    def understood(self) -> list[Measured]:
+        """What was measured last of each stream, with what was made of it."""
+        return [part.understood for part in self.filters if part.understood is not None]
+
+    def update(self, measured: Sequence[Measured]) -> tuple[Array, Array]:
+        """Take what was measured of each stream; return the means and variances of its steps, one row each."""
+        found = [part.update(seen) for part, seen in zip(self.filters, measured, strict=True)]
+        return np.stack([means for means, _ in found]), np.stack([variances for _, variances in found])
+
+    def fits(self, other: Memory) -> bool:
+        """Whether two memories are of the same kind of estimate and of as many streams."""
+        return [part.kind for part in self.filters] == [part.kind for part in other.filters]
+
+    def state(self) -> dict[str, Any]:
+        """Return the memory as plain data for JSON."""
+        return {"filters": [part.state() for part in self.filters], "choice": self.choice}
+
+    def restored(self, state: Mapping[str, Any]) -> Memory:
+        """Return the memory that :meth:`state` gave, which must be of the same kind as this one.
+
+        Raises:
+            ParameterError: It is not.
+        """
+        try:
+            made = Memory([Filter.from_state(part) for part in state["filters"]], dict(state["choice"]))
+        except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+            raise ParameterError("memory is not what a release or a stream gave, but must be") from None
+        if not made.fits(self):
+            raise ParameterError("memory is that of another kind of estimate, w or hierarchy, but must be of this one")
+        return made

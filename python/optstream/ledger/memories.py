@@ -1,0 +1,113 @@
+"""What streams remember for their estimates, as it follows from the releases that are stored.
+
+A period is estimated from what was measured in all stored periods before it. What is remembered is kept with the
+stream when a release is stored, so that nobody has to go through all releases again; it can always be made again from
+them. It holds private values only.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream.errors import LedgerError, ParameterError
+from optstream.ledger.rows import CHARGED, Charge, seal, stored
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from optstream.estimate.memory import Memory
+    from optstream.ledger.database import Database, Transaction
+    from optstream.mechanism import OptStream
+    from optstream.release import Parts
+
+__all__ = ["Memories"]
+
+KEEP = (
+    "INSERT INTO optstream_memories (stream, period, state, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
+    " SET period = excluded.period, state = excluded.state, seal = excluded.seal"
+    " WHERE optstream_memories.period < excluded.period"
+)
+KEPT = "SELECT period, state, seal FROM optstream_memories WHERE stream = ?"
+
+
+class Memories:
+    """What this process knows of what streams remember."""
+
+    def __init__(self, database: Database[Any], mechanism_of: Callable[[Transaction, bytes], OptStream]) -> None:
+        """Take the database, and what makes the mechanism of a plan's digest."""
+        self._database, self._mechanism_of = database, mechanism_of
+        self._known: dict[str, Memory] = {}
+
+    def before(self, stream: str, period: int, mechanism: OptStream, start: Mapping[str, Any] | None) -> Memory:
+        """Return what is remembered of all periods before one; the caller may change it, and give it back.
+
+        Args:
+            stream: The name of the stream.
+            period: The period.
+            mechanism: What will estimate it.
+            start: What is remembered before the first period, if anything.
+        """
+        memory = self._known.pop(stream, None)
+        fresh = mechanism.remembered(start)
+        if memory is None or not memory.fits(fresh) or not _is_before(memory, period):
+            memory = self._kept(stream, period, fresh)
+        if memory.last != period - 1:
+            self._catch_up(stream, period, memory)
+        return memory
+
+    def give_back(self, stream: str, memory: Memory, period: int, parts: Parts) -> None:
+        """Keep what was changed by the release of a period, if that is what was stored."""
+        measured = parts.measured[: len(memory.filters)]
+        mine = [seen.values for seen in memory.understood]
+        if memory.last == period and len(mine) == len(measured) and np.array_equal(mine, measured):
+            self._known[stream] = memory
+
+    @staticmethod
+    def keep(change: Transaction, stream: str, memory: Memory) -> None:
+        """Write down what is remembered at the end of a period, as part of a transaction."""
+        state = json.dumps(memory.state()).encode()
+        change.write(KEEP, (stream, memory.last, state, seal(stream, memory.last, state)))
+
+    @staticmethod
+    def check(reading: Transaction, stream: str) -> tuple[int, bytes] | None:
+        """Return the last period that is kept of a stream, and the state after it.
+
+        Raises:
+            LedgerError: It is not what was written.
+        """
+        for last, state, sealed in reading.rows(KEPT, (stream,)):
+            if bytes(sealed) != seal(stream, last, bytes(state)):
+                raise LedgerError(f"what is remembered of {stream!r} was altered")
+            return last, bytes(state)
+        return None
+
+    def _kept(self, stream: str, period: int, fresh: Memory) -> Memory:
+        with self._database.transaction(write=False) as reading:
+            found = self.check(reading, stream)
+        if found is None or found[0] >= period:
+            return fresh
+        try:
+            return fresh.restored(json.loads(found[1]))
+        except ParameterError:
+            # Of another kind of estimate: what was measured is read again.
+            return fresh
+
+    def _catch_up(self, stream: str, period: int, memory: Memory) -> None:
+        """Remember the stored periods that are missing, but for those that were not estimated."""
+        first = 0 if memory.last is None else max(memory.last + 1, 0)
+        with self._database.transaction(write=False) as reading:
+            parts = stored(reading, stream, first, period - 1)
+            charges = [Charge.of(row) for row in reading.rows(CHARGED, (stream, first, period - 1))]
+            made = {
+                charge.period: self._mechanism_of(reading, charge.plan) for charge in charges if charge.period in parts
+            }
+        for number, part in parts.items():
+            if part.measured.size and len(part.measured) == len(memory.filters):
+                made[number].finish(part, number, memory)
+
+
+def _is_before(memory: Memory, period: int) -> bool:
+    return memory.last is None or memory.last < period
