@@ -279,7 +279,6 @@ class OptStream:
         guarantee: Guarantee,
         *,
         bounds: tuple[float, float],
-        history: Any = None,
         scale: float | None = None,
         season: int = 7,
         features: Sequence[Feature] = (),
@@ -296,8 +295,8 @@ class OptStream:
         Args:
             guarantee: What is promised.
             bounds: Public lower and upper bound of the values.
-            history: Public or already released values to start from, as :func:`tune` takes them.
-            scale: A guess of the standard deviation of the values within a period, if there is no history.
+            scale: A guess of the standard deviation of the values within a period; a tenth of the width of the bounds
+                if nothing is known.
             season: The number of periods after which weekdays repeat; 1 for none.
             features: Partitions whose sums are measured too.
             grid: Public step of the grid.
@@ -312,7 +311,6 @@ class OptStream:
 
         found = tune(
             guarantee,
-            history,
             bounds=bounds,
             scale=scale,
             season=season,
@@ -495,15 +493,16 @@ class OptStream:
 
     def assemble_period(self, parts: Parts, period: int, start: int | datetime | None = None) -> Any:
         """Return the release of one period of a stream: an array, or for a hierarchy an array for every node."""
-        hierarchy = self.hierarchy
 
         def restore(values: NDArray[np.float64]) -> Any:
-            if hierarchy is None:
-                return values.ravel()
-            return {name: values[:, index] for index, name in enumerate(hierarchy.nodes)}
+            return self.named(values if self.hierarchy is None else values.T)
 
         begin = period * self.guarantee.w if start is None else start
         return replace(self.assemble([parts], restore), period=period, start=begin)
+
+    def named(self, rows: NDArray[np.float64]) -> Any:
+        """Return one period of a stream, given as one row for every stream: an array, or one for every node."""
+        return rows.ravel() if self.hierarchy is None else dict(zip(self.hierarchy.nodes, rows, strict=True))
 
     def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
         """Apply the projection that is not part of the plan, in place."""

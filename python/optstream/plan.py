@@ -4,7 +4,7 @@
     w = 48                 # steps of a window and of a period
     alpha = 10.0           # how much one entity may change one step
     bounds = [0, 20_000]
-    sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold
+    sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold, or "auto"
 
     # Optional, with their defaults:
     perturb = { kind = "laplace" }         # or "cube" with block
@@ -40,7 +40,7 @@ from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["build", "canonical", "describe", "digest", "read_plan", "step"]
+__all__ = ["build", "canonical", "describe", "digest", "rational", "read_plan", "step", "to_toml"]
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
 OPTIONAL = (
@@ -93,7 +93,7 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     _check_keys("plan", plan, REQUIRED, OPTIONAL)
     w = plan["w"]
     guarantee = Guarantee(
-        epsilon=_rational("epsilon", plan["epsilon"]),
+        epsilon=rational("epsilon", plan["epsilon"]),
         w=w,
         alpha=_float("alpha", plan["alpha"]),
         neighbours=plan.get("neighbours", "sliding"),
@@ -102,24 +102,41 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     if len(bounds) != 2:  # noqa: PLR2004
         raise ParameterError(f"bounds have {len(bounds)} entries, but must be a pair [lower, upper]")
     sums = plan.get("hierarchy")
+    shared: dict[str, Any] = {
+        "bounds": (_float("bounds[0]", bounds[0]), _float("bounds[1]", bounds[1])),
+        "features": [_feature(w, feature) for feature in _list("features", plan.get("features", []))],
+        "grid": None if plan.get("grid") is None else _float("grid", plan["grid"]),
+        "hierarchy": None if sums is None else Hierarchy.nested(sums),
+    }
+    if _kind(plan["sample"]) == "auto":
+        return _auto(plan, guarantee, shared)
     split, level_split = plan.get("split"), plan.get("level_split")
     return OptStream(
         guarantee,
+        **shared,
         sample=step("sample", plan["sample"]),
         perturb=step("perturb", plan.get("perturb", {"kind": "laplace"})),
         reconstruct=step("reconstruct", plan.get("reconstruct", {"kind": "linear"})),
         retune=plan.get("retune", False),
-        bounds=(_float("bounds[0]", bounds[0]), _float("bounds[1]", bounds[1])),
-        features=[_feature(w, feature) for feature in _list("features", plan.get("features", []))],
-        split=None if split is None else [_rational("split", share) for share in _list("split", split)],
+        split=None if split is None else [rational("split", share) for share in _list("split", split)],
         calibration=plan.get("calibration", "sound"),
         weights=plan.get("weights"),
-        grid=None if plan.get("grid") is None else _float("grid", plan["grid"]),
-        hierarchy=None if sums is None else Hierarchy.nested(sums),
         level_split=None
         if level_split is None
-        else [_rational("level_split", share) for share in _list("level_split", level_split)],
+        else [rational("level_split", share) for share in _list("level_split", level_split)],
     )
+
+
+def _auto(plan: Mapping[str, Any], guarantee: Guarantee, shared: dict[str, Any]) -> OptStream:
+    """Return the mechanism that chooses by itself what is measured."""
+    for name in ("perturb", "reconstruct", "retune", "split", "calibration", "weights", "level_split"):
+        if plan.get(name) is not None:
+            raise ParameterError(f"plan has {name!r}, but must not have it where sample is 'auto'")
+    _check_keys("sample", plan["sample"], ("kind",), ("scale", "season"))
+    options = {name: value for name, value in plan["sample"].items() if name != "kind"}
+    if "scale" in options:
+        options["scale"] = _float("scale", options["scale"])
+    return OptStream.auto(guarantee, **shared, **options)
 
 
 def describe(mechanism: OptStream) -> dict[str, Any]:
@@ -149,6 +166,30 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         **({} if hierarchy is None else {"hierarchy": _nested(hierarchy)}),
         **({} if hierarchy is None else {"level_split": [str(share) for share in mechanism.level_split]}),
     }
+
+
+def to_toml(mechanism: OptStream) -> str:
+    """Return a mechanism as the text of a plan file, which :func:`read_plan` reads.
+
+    >>> mechanism = OptStream(Guarantee(epsilon=0.5, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
+    >>> to_toml(mechanism).splitlines()[:2]
+    ['epsilon = "1/2"', 'w = 4']
+    """
+    return "".join(f"{key} = {_toml(value)}\n" for key, value in describe(mechanism).items())
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        entries = ", ".join(f"{_toml_key(key)} = {_toml(entry)}" for key, entry in value.items())
+        return f"{{ {entries} }}" if entries else "{}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_toml, value))}]"
+    # Numbers, truth values and strings are written alike.
+    return json.dumps(value, allow_nan=False)
+
+
+def _toml_key(key: str) -> str:
+    return key if key.isascii() and key.replace("_", "").replace("-", "").isalnum() else json.dumps(key)
 
 
 def canonical(content: Mapping[str, Any]) -> str:
@@ -184,7 +225,7 @@ def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], 
 
 def step(name: str, given: Any) -> Any:
     """Return a replaceable step from its kind and parameters."""
-    kind = given.get("kind") if hasattr(given, "get") else None
+    kind = _kind(given)
     if not isinstance(kind, str) or kind not in KINDS[name]:
         raise ParameterError(f"{name} has the kind {kind!r}, but must have one of {', '.join(map(repr, KINDS[name]))}")
     made, needed, optional = KINDS[name][kind]
@@ -195,6 +236,10 @@ def step(name: str, given: Any) -> Any:
     if "cuts" in arguments:
         arguments["cuts"] = _list("cuts", arguments["cuts"])
     return made(**arguments)
+
+
+def _kind(given: Any) -> Any:
+    return given.get("kind") if hasattr(given, "get") else None
 
 
 def _described(name: str, step: Any) -> dict[str, Any]:
@@ -247,7 +292,7 @@ def _float(name: str, value: Any) -> float:
     return float(value)
 
 
-def _rational(name: str, value: Any) -> Any:
+def rational(name: str, value: Any) -> Any:
     """Return a number as it is, and a string such as ``"1/3"`` as the fraction that it shows."""
     if not isinstance(value, str):
         return value

@@ -12,6 +12,7 @@ from scipy.optimize import brentq
 from scipy.special import gammaincc, ndtri
 
 from optstream.errors import DataError, ParameterError
+from optstream.estimate.filter import Measured
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -138,6 +139,28 @@ class Release:
         steps = np.arange(w)
         left, right = np.searchsorted(knots, steps, side="right") - 1, np.searchsorted(knots, steps, side="left")
         return np.asarray(np.maximum(measured[left], measured[right]))
+
+    def measured(self) -> list[Measured]:
+        """Return what was measured of each period, if nothing has changed it since; the last period is -1."""
+        periods = len(self._rows)
+        runs = self._buckets or [(step, step + 1) for step in self._knots[0]]
+        if self._blocks is not None:
+            sizes = np.repeat(self._blocks, self._blocks)
+            variances = (sizes + 1) * (sizes + 2) / 3 * self._scale**2
+        else:
+            variances = np.array([2 * (self._scale / (stop - start)) ** 2 for start, stop in runs])
+        knots = np.broadcast_to(self._knots, (periods, len(runs)))
+        return [
+            Measured(
+                number - periods,
+                tuple(tuple(range(start, stop)) for start, stop in self._buckets)
+                if self._buckets
+                else tuple((int(step),) for step in steps),
+                row[steps],
+                variances,
+            )
+            for number, (row, steps) in enumerate(zip(self._rows, knots, strict=True))
+        ]
 
     def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return lower and upper ends of intervals, one row per period, that hold the noise part with a given chance.

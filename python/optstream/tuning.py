@@ -25,7 +25,6 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.estimate.estimator import variances_of
 from optstream.estimate.filter import Measured
-from optstream.estimate.model import layout_of
 from optstream.guarantee import Guarantee
 from optstream.mechanism import OptStream
 from optstream.pictures import empty_figure
@@ -101,25 +100,26 @@ class Tuning:
     """Its row of the table."""
     table: tuple[Candidate, ...]
     """All candidates, best first."""
+    plain: Candidate
+    """The plain Laplace mechanism, which measures every step with noise of its own, for comparison."""
     memory: dict[str, Any] | None
-    """What history says of the stream, for its first release, if there is history: private values or public ones."""
+    """What history says of the stream, if there is any. Give it to the first release: the choice counts on it."""
 
     @property
     def expected_error(self) -> float:
         """The mean absolute error of a released value that is expected of the mechanism."""
         return self.chosen.expected_error
 
-    @property
-    def plain(self) -> Candidate:
-        """The plain Laplace mechanism, which measures every step with noise of its own."""
-        return next(row for row in self.table if _is_plain(row, self.mechanism.guarantee.w))
+    def shown(self, count: int = SHOWN) -> list[Candidate]:
+        """Return the best rows of the table, with the chosen one and the plain Laplace mechanism."""
+        rows = list(self.table[:count])
+        return rows + [row for row in (self.chosen, self.plain) if row not in rows]
 
     def __repr__(self) -> str:
         return f"Tuning(expected_error={self.expected_error:.4g}, candidates={len(self.table)})"
 
     def __str__(self) -> str:
-        rows = list(self.table[:SHOWN])
-        rows += [row for row in (self.chosen, self.plain) if row not in rows]
+        rows = self.shown()
         lines = [
             "{:>10} {:<8} {:<24} {:>10.4g}".format(*row.described, row.expected_error)
             + ("  <- chosen" if row is self.chosen else "  (plain Laplace)" if row is self.plain else "")
@@ -144,16 +144,28 @@ class Tuning:
         Raises:
             OptStreamError: Matplotlib is not installed.
         """
-        kind = Path(path).suffix.lstrip(".") or "png"
-        figure = empty_figure(kind, figsize=(8, 5), layout="constrained")
+        Path(path).write_bytes(self.picture(Path(path).suffix.lstrip(".") or "png"))
+
+    def picture(self, kind: str = "png") -> bytes:
+        """Return the picture that :meth:`plot` writes, in any format that matplotlib knows."""
+        figure = empty_figure(kind, figsize=(9, 5), layout="constrained")
         axes = figure.subplots()
         lines: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
         for row in self.table:
             measured, noise, values = row.described
             lines.setdefault((measured.split()[1], noise, values), []).append((row.sample.k, row.expected_error))
-        for name, points in sorted(lines.items(), key=lambda line: min(error for _, error in line[1])):
+        colours = {values: f"C{index}" for index, values in enumerate(dict.fromkeys(values for _, _, values in lines))}
+        for (measured, noise, values), points in lines.items():
             best = {k: min(error for other, error in points if other == k) for k, _ in points}
-            axes.plot(*zip(*sorted(best.items()), strict=True), marker="o", markersize=3, label=", ".join(name))
+            axes.plot(
+                *zip(*sorted(best.items()), strict=True),
+                color=colours[values],
+                linestyle="-" if noise == "cube" else "--",
+                marker="o" if measured == "means" else "^",
+                markersize=4,
+                linewidth=1,
+                label=f"{values}: {measured}, {noise}",
+            )
         guarantee = self.mechanism.guarantee
         axes.axhline(self.plain.expected_error, color="grey", linestyle=":", label="plain Laplace")
         axes.plot(self.chosen.sample.k, self.expected_error, marker="*", markersize=16, color="black")
@@ -164,10 +176,13 @@ class Tuning:
             ylabel="expected mean absolute error",
             title=f"epsilon = {shown(guarantee.epsilon)}, w = {guarantee.w}, alpha = {guarantee.alpha:g}",
         )
-        axes.legend(fontsize="small")
+        ticks = sorted({row.sample.k for row in self.table})
+        axes.set_xticks(ticks, [str(k) for k in ticks], minor=False)
+        axes.minorticks_off()
+        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
         target = BytesIO()
         figure.savefig(target, format=kind, dpi=120)
-        Path(path).write_bytes(target.getvalue())
+        return target.getvalue()
 
 
 def tune(
@@ -236,7 +251,7 @@ def tune(
     means = next(row for row in table if isinstance(row.sample, BucketSampling))
     best = means if means.expected_error < TIE * table[0].expected_error else table[0]
     memory = None if history is None else learnt.state()
-    return Tuning(judge.made(best), best, tuple(table), memory)
+    return Tuning(judge.made(best), best, tuple(table), judge.plain(), memory)
 
 
 def following(mechanism: OptStream, memory: Memory) -> OptStream:
@@ -318,13 +333,20 @@ class _Judge:
     ) -> Candidate:
         """Return a row of the table."""
         row = Candidate(sample, perturb, reconstruct, tuple(split), np.nan)
-        levels = self.made(row).levels
-        errors = [self._error(row, levels[depth], learnt, scale) for learnt, depth, scale in self._streams]
-        return replace(row, expected_error=float(np.mean(errors)))
+        return self._judged(row, self.made(row))
+
+    def plain(self) -> Candidate:
+        """Return the plain Laplace mechanism, without features."""
+        made = self._plain.changed(reconstruct=Linear(), features=(), split=None)
+        return self._judged(Candidate(made.sample, made.perturb, made.reconstruct, made.split, np.nan), made)
 
     def made(self, row: Candidate) -> OptStream:
         """Return the mechanism of a row."""
         return self._plain.changed(sample=row.sample, perturb=row.perturb, reconstruct=row.reconstruct, split=row.split)
+
+    def _judged(self, row: Candidate, made: OptStream) -> Candidate:
+        errors = [self._error(row, made.levels[depth], learnt, scale) for learnt, depth, scale in self._streams]
+        return replace(row, expected_error=float(np.mean(errors)))
 
     @staticmethod
     def _error(row: Candidate, level: Calibration, learnt: Filter, scale: float | None) -> float:
@@ -332,20 +354,24 @@ class _Judge:
         if isinstance(row.reconstruct, Estimate):
             return learnt.expected_error(cells, variances, scale, memory=row.reconstruct.memory)
         w = level.guarantee.w
-        bank = learnt.steady(scale)
-        # The level is measured as well as anything else: reconstruction leaves constants as they are.
-        bank.covariance[:, 0, 0] = 0.0
-        average = layout_of(bank.geometry, cells).average
+        average = np.array([np.isin(np.arange(w), cell) / len(cell) for cell in cells])
         rebuild = (average > 0).T.astype(np.float64)
         if isinstance(row.sample, EqualSampling):
             knots = row.sample.steps(w)
             rebuild = np.stack([np.interp(np.arange(w), knots, unit) for unit in np.eye(len(knots))], axis=1)
-        missed = np.eye(w) - rebuild @ average
-        detail = ((missed @ bank.spread(0)[0]) * missed).sum(axis=1)
+        detail = learnt.deviation(np.eye(w) - rebuild @ average, scale)
         noise = rebuild**2 @ variances
         # The mean of the absolute value is that of Laplace noise where nothing else counts.
         share = 0.5 if isinstance(row.perturb, LaplaceNoise) else 2 / np.pi
         return float(np.sqrt(2 / np.pi * detail + share * noise).mean())
+
+
+def _remembered(plain: OptStream, release: Release) -> Memory:
+    """Return what a release without an estimate says, from what was measured and its noise."""
+    memory = plain.remembered()
+    for seen in tqdm(release.measured()[-LONGEST:], desc="learning", unit="period", disable=None, leave=False):
+        memory.update([seen])
+    return memory
 
 
 def _learnt(plain: OptStream, history: Any) -> Memory:
@@ -355,6 +381,8 @@ def _learnt(plain: OptStream, history: Any) -> Memory:
     if isinstance(history, (Release, TreeRelease)):
         if history.memory is not None:
             return plain.remembered(history.memory)
+        if isinstance(history, Release) and not history.features:
+            return _remembered(plain, history)
         history = history.values
     if isinstance(history, Mapping) and "filters" in history:
         return plain.remembered(history)
@@ -367,7 +395,3 @@ def _learnt(plain: OptStream, history: Any) -> Memory:
         rows = (units if plain.hierarchy is None else plain.hierarchy.sums(units)) * plain.grid
         memory.update([Measured(period, cells, row, none) for row in rows])
     return memory
-
-
-def _is_plain(row: Candidate, w: int) -> bool:
-    return row.sample.k == w and isinstance(row.perturb, LaplaceNoise) and isinstance(row.reconstruct, Linear)

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from optstream import __version__
-from optstream.cli import aggregate, audit, key, ledger, plan, release
+from optstream.cli import aggregate, audit, key, ledger, plan, release, tune
 from optstream.cli.exits import MEANINGS, emit, report
 
 __all__ = ["app", "run"]
@@ -33,6 +33,10 @@ app.command(
     epilog=EXAMPLE + "optstream aggregate trips.csv -o series.csv --entity rider --time at --step 30m "
     "--start 2016-01-01T00:00:00 --stop 2016-02-01T00:00:00"
 )(aggregate.aggregate)
+app.command(
+    epilog=EXAMPLE + "optstream tune last-year.csv --epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 "
+    "-o plan.toml --plot tune.png"
+)(tune.tune)
 app.command(epilog=EXAMPLE + "optstream audit --mechanism plan.toml --trials 100000 --plot audit.png")(audit.audit)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)

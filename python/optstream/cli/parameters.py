@@ -44,6 +44,12 @@ def mechanism_of(
     noise: Annotated[
         Literal["laplace", "cube"] | None, option(help="Noise on what is measured. Cube is less, in blocks.")
     ] = None,
+    estimate: Annotated[
+        bool, option("--estimate", help="Estimate values from all that was released so far, at no further cost.")
+    ] = False,
+    auto: Annotated[
+        bool, option("--auto", help="Choose what is measured, now and later from releases; in place of --k and others.")
+    ] = False,
     threshold: Annotated[float | None, option(help="L1 error that makes --sample l1 measure a step.")] = None,
     feature: Annotated[
         list[str] | None,
@@ -74,6 +80,8 @@ def mechanism_of(
         "k": k,
         "sample": sample,
         "noise": noise,
+        "estimate": estimate or None,
+        "auto": auto or None,
         "threshold": threshold,
         "feature": feature or None,
         "neighbours": neighbours,
@@ -88,9 +96,7 @@ def mechanism_of(
         return mechanism
     if mechanism.hierarchy is not None:
         raise UsageError("--hierarchy does not go with --plan: the plan file has a hierarchy")
-    fields = {name: getattr(mechanism, name) for name in mechanism.__dataclass_fields__}
-    del fields["guarantee"], fields["level_split"]
-    return OptStream(mechanism.guarantee, **fields | {"hierarchy": read_hierarchy(hierarchy)})
+    return mechanism.changed(hierarchy=read_hierarchy(hierarchy), level_split=None)
 
 
 def takes_mechanism(command: Callable[..., None]) -> Callable[..., None]:
@@ -122,7 +128,9 @@ def read_hierarchy(path: Path) -> Hierarchy:
             return Hierarchy.from_frame(frame, frame.columns)
         text = path.read_text(encoding="utf-8")
         return Hierarchy.nested(json.loads(text) if kind == ".json" else tomllib.loads(text))
-    except (AttributeError, TypeError, UnicodeDecodeError, json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+    except ParameterError:
+        raise
+    except (AttributeError, TypeError, ValueError, RecursionError) as error:
         raise ParameterError(f"hierarchy {path} is no tree of named nodes with leaves in arrays: {error}") from None
     except pl.exceptions.PolarsError as error:
         raise ParameterError(f"hierarchy {path} is not CSV, but must be: {error}") from None
@@ -130,18 +138,28 @@ def read_hierarchy(path: Path) -> Hierarchy:
 
 def _plan(given: dict[str, Any]) -> dict[str, Any]:
     """Return the content that a plan file would have."""
-    needed = ("epsilon", "w", "alpha", "lower", "upper", "k")
+    needed = ("epsilon", "w", "alpha", "lower", "upper", *(() if "auto" in given else ("k",)))
     missing = [f"--{name}" for name in needed if name not in given]
     if missing:
         wanted = "--plan FILE" if len(missing) == len(needed) else f"{' '.join(missing)}, or --plan FILE instead"
         raise UsageError(f"the mechanism is not described: give {wanted}")
-    content = {name: given[name] for name in ("epsilon", "w", "alpha", "neighbours", "calibration") if name in given}
-    return content | {
+    content: dict[str, Any] = {
+        name: given[name] for name in ("epsilon", "w", "alpha", "neighbours", "calibration") if name in given
+    }
+    content |= {
         "bounds": [given["lower"], given["upper"]],
+        "features": [_cuts(text) for text in given.get("feature", [])],
+    }
+    if "auto" in given:
+        chosen = next((n for n in ("k", "sample", "noise", "threshold", "split", "estimate") if n in given), None)
+        if chosen is not None:
+            raise UsageError(f"--{chosen} does not go with --auto, which chooses it")
+        return content | {"sample": {"kind": "auto"}}
+    return content | {
         "sample": {"kind": given.get("sample", "equal")}
         | {name: given[name] for name in ("k", "threshold") if name in given},
         "perturb": {"kind": given.get("noise", "laplace")},
-        "features": [_cuts(text) for text in given.get("feature", [])],
+        "reconstruct": {"kind": "estimate" if "estimate" in given else "linear"},
         "split": given["split"].split(",") if "split" in given else None,
     }
 

@@ -56,6 +56,12 @@ def release(
     interval: Annotated[
         float | None, typer.Option(metavar="LEVEL", help="Add columns with intervals for the noise, such as 0.95.")
     ] = None,
+    memory: Annotated[
+        Path | None,
+        typer.Option(
+            exists=True, dir_okay=False, help="What public history says, from `optstream tune`, for an estimate."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
     time: Annotated[
         str | None, in_time(metavar="COLUMN", help="Times of the rows. Without it rows are consecutive steps.")
@@ -96,18 +102,19 @@ def release(
     if first is not None:
         series = replace(series, period=first)
     book = [] if ledger is None else [ledger, f"{ledger}-wal", f"{ledger}-shm"]
-    inputs = source, build.keywords["plan"], build.keywords["hierarchy"], key_file, *book
+    inputs = source, build.keywords["plan"], build.keywords["hierarchy"], key_file, memory, *book
+    known = None if memory is None else _memory(memory, mechanism)
     with _explaining(ledger), Outputs(*inputs) as outputs:
         files = {path: outputs.prepare(path) for path in (output, statement) if path is not None}
         if ledger is None or stream is None:
-            made = mechanism.release(series.x)
+            made = mechanism.release(series.x, memory=known)
         else:
             if "://" not in ledger and not Path(ledger).exists():
                 # Said aloud: a slip in the path of a ledger would release everything a second time.
                 notice(f"making a new ledger: {ledger}")
             with open_ledger(ledger, key=key_file, create=True) as account:
                 account.enrol(stream, mechanism, Grid(origin, step).clock())
-                made = account.release(mechanism, series.x, stream=stream, period=series.period)
+                made = account.release(mechanism, series.x, stream=stream, period=series.period, memory=known)
         table = _table(made, series, interval)
         if statement is not None:
             text = made.statement.to_json() if statement.suffix == ".json" else str(made.statement)
@@ -166,6 +173,16 @@ def _read(source: str, mechanism: OptStream, value: str | None, time: str | None
     data = numbers(frame.head(kept), columns)
     x = data[columns[0]].to_numpy() if tree is None else data
     return Series(x, None if times is None else times.head(kept), names, period, rest)
+
+
+def _memory(path: Path, mechanism: OptStream) -> Any:
+    """Return what a file says was known before the first period, if it is for the mechanism."""
+    try:
+        known = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        raise ParameterError(f"--memory is {path}, but must be a file that `optstream tune --memory` wrote") from None
+    mechanism.remembered(known)
+    return known
 
 
 @contextmanager

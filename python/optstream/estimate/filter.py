@@ -18,9 +18,10 @@ from optstream.estimate.model import (
     Bank,
     Geometry,
     Posterior,
-    cholesky,
     layout_of,
+    whitening,
 )
+from optstream.estimate.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -163,6 +164,7 @@ class Filter:
         """The last period that was measured."""
         return None if self._bank is None else self._bank.last
 
+    @one_thread
     def update(self, measured: Measured) -> tuple[Array, Array]:
         """Take the noisy means of one period, and return the posterior means and variances of its steps.
 
@@ -316,7 +318,7 @@ class Filter:
         expected, covariance, fresh = ahead.innovation(measured.period, layout, measured.variances)
         deviations = measured.values - expected[0]
         # The likeliest common shift of all buckets, in units of its standard deviation, is the evidence of a break.
-        _, inverse = cholesky(covariance)
+        inverse, _ = whitening(covariance)
         surprise, direction = inverse[0] @ deviations, inverse[0].sum(axis=1)
         precision = float(direction @ direction)
         shift = float(direction @ surprise) / precision
@@ -341,10 +343,11 @@ class Filter:
     def _best(self, bank: Bank) -> int:
         return int(np.argmax(self._evidence + self._prior(np.log(bank.amplitudes))))
 
+    @one_thread
     def expected_error(
         self, cells: Cells, variances: Array, scale: float | None = None, *, memory: bool = True
     ) -> float:
-        """Return the mean absolute error that the filter expects of itself, once its precision is steady.
+        """Return the mean absolute error that the filter expects of itself some weeks from now.
 
         No data is needed beyond what was learnt: the precision of a linear filter depends on what is measured and its
         variances alone. Compare candidates with it before anything is measured. Without anything learnt it stands on
@@ -358,23 +361,37 @@ class Filter:
             12 215
             48 214
         """
-        bank = self.steady(scale)
+        bank = self.ahead(scale)
         season = self._geometry.season
         periods = max(HORIZON, 2 * season) if memory and self._memory else season
+        first = 0 if bank.last is None else bank.last + 1
         error = []
-        for period in range(periods):
+        for period in range(first, first + periods):
             if not memory:
                 bank.forget()
             measured = Measured(period, cells, np.zeros(len(cells)), variances)
-            found = self._step(bank, measured, steps=period >= periods - season)
-            if period >= periods - season:
+            late = period >= first + periods - season
+            found = self._step(bank, measured, steps=late)
+            if late:
                 error.append(np.sqrt(2 / np.pi * found.variances[0]).mean())
         return float(np.mean(error))
 
-    def steady(self, scale: float | None = None) -> Bank:
-        """Return the likeliest model, or else what is expected of a stream of a scale, before anything is measured."""
+    @one_thread
+    def deviation(self, transform: Array, scale: float | None = None) -> Array:
+        """Return the mean square of linear transforms of the steps of a period, over a season from now on."""
+        squares = []
+        for gap in range(1, self._geometry.season + 1):
+            bank = self.ahead(scale)
+            period = gap if bank.last is None else bank.last + gap
+            bank.advance(period)
+            mean, spread = bank.expected(period)
+            squares.append((transform @ mean[0]) ** 2 + ((transform @ spread[0]) * transform).sum(axis=1))
+        return np.asarray(np.mean(squares, axis=0))
+
+    def ahead(self, scale: float | None = None) -> Bank:
+        """Return the likeliest model in its present state, or else what is expected of a stream of a scale."""
         if self._bank is not None:
-            return Bank(self._geometry, self._bank.amplitudes[[self._best(self._bank)]], self._bank.level)
+            return self._bank.copy([self._best(self._bank)])
         if scale is None:
             raise ParameterError("scale is None, but must be given while nothing was measured")
         return Bank(self._geometry, SHARES[None] * scale**2, (0.0, DIFFUSE * scale**2))
@@ -486,7 +503,6 @@ def _unpacked(text: str) -> Array:
 
 def _densities(deviations: Array, covariances: Array) -> tuple[Array, Array]:
     """Return the logarithms of the densities of deviations, and their squared lengths."""
-    roots, inverses = cholesky(covariances.copy())
+    inverses, logarithms = whitening(covariances)
     squares = ((inverses @ deviations[:, :, None]) ** 2).sum(axis=(1, 2))
-    logarithms = np.log(np.einsum("mii->mi", roots)).sum(axis=1)
-    return -0.5 * (squares + deviations.shape[1] * np.log(2 * np.pi)) - logarithms, squares
+    return -0.5 * (squares + deviations.shape[1] * np.log(2 * np.pi)) + logarithms, squares

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     Array = NDArray[np.float64]
     Cells = tuple[tuple[int, ...], ...]
 
-__all__ = ["AMPLITUDES", "Bank", "Geometry", "Layout", "Posterior", "cholesky", "layout_of"]
+__all__ = ["AMPLITUDES", "Bank", "Geometry", "Layout", "Posterior", "layout_of", "whitening"]
 
 AMPLITUDES = ("shape", "drift", "intraday", "white", "weekday", "evolution")
 """What the columns of a table of amplitudes are: variances of the parts, ``evolution`` being the variance that the
@@ -52,8 +52,8 @@ LEVEL_SHARE = 0.01
 """Variance that the level gains in one period, as a share of the variance of the drift."""
 WEEKDAY_SHARE = 0.0004
 """Variance that a weekday's deviation renews in one period, as a share of its variance."""
-JITTER = 1e-13
-"""What is added to the diagonal of a covariance that rounding left indefinite, as a share of its largest entry."""
+ROUNDING = 1e-12
+"""Least variance in any direction that is told from rounding errors, as a share of the largest."""
 SMALLEST = 1e-200
 """What counts as the size of a matrix of zeros."""
 
@@ -265,11 +265,12 @@ class Bank:
             self.covariance[:, 0, 0] += gap * LEVEL_SHARE * self.amplitudes[:, DRIFT]
         self.covariance[:, 0, 0] += jump
 
-    def spread(self, period: int) -> Array:
-        """Return for each model the covariance of the steps of a period, to which the bank was advanced."""
+    def expected(self, period: int) -> tuple[Array, Array]:
+        """Return for each model the mean and covariance of the steps of a period, to which the bank was advanced."""
         parts, active = _parts(self.geometry), self.geometry.active(period)
         known = parts.paths @ self.covariance[:, active[:, None], active] @ parts.paths.T
-        return np.asarray(known + np.tensordot(self.amplitudes[:, [DRIFT, INTRADAY, WHITE]], parts.kernels, 1))
+        fresh = np.tensordot(self.amplitudes[:, [DRIFT, INTRADAY, WHITE]], parts.kernels, 1)
+        return self.mean[:, active] @ parts.paths.T, known + fresh
 
     def innovation(self, period: int, layout: Layout, variances: Array) -> tuple[Array, Array, Array]:
         """Return for each model what it expects of a period's measurements, to which the bank was advanced.
@@ -312,11 +313,11 @@ class Bank:
         covariance = with_active @ layout.paths.T + np.tensordot(amplitudes, layout.between, 1)
         covariance = (covariance + covariance.transpose(0, 2, 1)) / 2
         self._diagonal(covariance)[:] += variances
-        root, inverse = cholesky(covariance)
+        inverse, logarithm = whitening(covariance)
         expected = self.mean[:, active]
         surprise = inverse @ (values - expected @ layout.paths.T)[:, :, None]
         density = -0.5 * (surprise[:, :, 0] ** 2).sum(axis=1) - 0.5 * len(values) * np.log(2 * np.pi)
-        density -= np.log(self._diagonal(root)).sum(axis=1)
+        density += logarithm
         starts = inverse @ with_states
         # The two last values move to the end of this period, together with what the processes do within it.
         with_states[:, :, -2:] *= decay
@@ -350,19 +351,23 @@ class Bank:
         return Posterior(density, means, spreads, with_ends, surprise[:, :, 0], starts, ends)
 
 
-def cholesky(covariances: Array) -> tuple[Array, Array]:
-    """Return the Cholesky factors of symmetric matrices that are positive definite up to rounding, and their inverses.
+def whitening(covariances: Array) -> tuple[Array, Array]:
+    """Return matrices that make vectors of given covariances independent, and the logarithms of their determinants.
 
-    >>> cholesky(np.array([[[4.0]]]))
-    (array([[[2.]]]), array([[[0.5]]]))
+    Matrices that rounding left indefinite are taken to be as far from it as their rounding errors.
+
+    >>> inverses, logarithms = whitening(np.array([[[4.0]]]))
+    >>> inverses.tolist(), logarithms.tolist() == [-np.log(2)]
+    ([[[0.5]]], True)
     """
-    diagonal = np.einsum("mii->mi", covariances)
-    for share in JITTER * 10.0 ** np.arange(13):
-        try:
-            roots = np.linalg.cholesky(covariances)
-            break
-        except np.linalg.LinAlgError:
-            diagonal += share * np.maximum(diagonal.max(axis=1, keepdims=True), SMALLEST)
-    else:
+    try:
         roots = np.linalg.cholesky(covariances)
-    return np.asarray(roots, dtype=np.float64), np.stack([lapack.dtrtri(root, lower=1)[0] for root in roots])
+        inverses = np.stack([lapack.dtrtri(root, lower=1)[0] for root in roots])
+        if np.isfinite(inverses).all():
+            return inverses, -np.log(np.einsum("mii->mi", roots)).sum(axis=1)
+    except np.linalg.LinAlgError:
+        pass
+    values, vectors = np.linalg.eigh(covariances)
+    values = np.maximum(values, np.maximum(ROUNDING * values.max(axis=1, keepdims=True), SMALLEST))
+    scales = 1 / np.sqrt(values)
+    return scales[:, :, None] * vectors.transpose(0, 2, 1), np.log(scales).sum(axis=1)

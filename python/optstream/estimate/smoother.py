@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from optstream.estimate.model import Posterior, cholesky, layout_of
+from optstream.estimate.model import Posterior, layout_of, whitening
+from optstream.estimate.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,6 +36,7 @@ class _Passed(NamedTuple):
     """Covariance of the states at the start of the period, given all periods before."""
 
 
+@one_thread
 def revised(learnt: Filter, measured: Sequence[Measured]) -> tuple[Array, Array]:
     """Return the means and variances of the steps of all measured periods, given all of them.
 
@@ -42,7 +44,8 @@ def revised(learnt: Filter, measured: Sequence[Measured]) -> tuple[Array, Array]
         learnt: A filter that has seen them.
         measured: What was measured of each period, in their order, as the filter understood it.
     """
-    bank = learnt.steady()
+    bank = learnt.ahead()
+    bank.forget()
     passed = []
     for seen in measured:
         factors = bank.factors(0 if bank.last is None else seen.period - bank.last)[0]
@@ -63,7 +66,7 @@ def revised(learnt: Filter, measured: Sequence[Measured]) -> tuple[Array, Array]
         own = found.starts[0].T
         change, spread = own @ found.surprise[0], -own @ own.T
         if after is not None:
-            _, inverse = cholesky(after.starts[None].copy())
+            inverse, _ = whitening(after.starts[None])
             to_next = after.factors[:, None] * (inverse[0].T @ inverse[0])
             steps = found.with_ends[0] @ to_next
             means[index] += steps @ mean

@@ -251,6 +251,26 @@ class Ledger:
         found = self.releases(stream, period, period)
         return found[0] if found else None
 
+    def revised(self, mechanism: OptStream, stream: str) -> dict[int, Any]:
+        """Return all estimated periods of a stream in the light of each other, by their numbers.
+
+        Later periods say more about earlier ones. This costs nothing: only what was released is looked at, and what was
+        released stays as it is. For a hierarchy every period is an array for every node.
+
+        Args:
+            mechanism: A mechanism with an :class:`Estimate`, such as the one that released the periods.
+            stream: The name of the stream.
+        """
+        memory = mechanism.remembered()
+        numbers, understood = [], []
+        for number in self._memories.replay(stream, LARGEST, memory):
+            numbers.append(number)
+            understood.append(memory.understood)
+        if mechanism.estimator is None or not numbers:
+            return {}
+        rows = mechanism.estimator.revised(memory, understood)
+        return {number: mechanism.named(row) for number, row in zip(numbers, rows, strict=True)}
+
     def export(self, target: TextIO) -> int:
         """Write streams, plans and periods with their released values as lines of JSON; return their number.
 

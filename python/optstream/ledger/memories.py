@@ -16,7 +16,7 @@ from optstream.errors import LedgerError, ParameterError
 from optstream.ledger.rows import CHARGED, Charge, seal, stored
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
@@ -55,7 +55,8 @@ class Memories:
         if memory is None or not memory.fits(fresh) or not _is_before(memory, period):
             memory = self._kept(stream, period, fresh)
         if memory.last != period - 1:
-            self._catch_up(stream, period, memory)
+            for _ in self.replay(stream, period, memory):
+                pass
         return memory
 
     def give_back(self, stream: str, memory: Memory, period: int, parts: Parts) -> None:
@@ -95,8 +96,8 @@ class Memories:
             # Of another kind of estimate: what was measured is read again.
             return fresh
 
-    def _catch_up(self, stream: str, period: int, memory: Memory) -> None:
-        """Remember the stored periods that are missing, but for those that were not estimated."""
+    def replay(self, stream: str, period: int, memory: Memory) -> Iterator[int]:
+        """Remember one by one the stored periods before one that are missing, but for those that were not estimated."""
         first = 0 if memory.last is None else max(memory.last + 1, 0)
         with self._database.transaction(write=False) as reading:
             parts = stored(reading, stream, first, period - 1)
@@ -107,6 +108,7 @@ class Memories:
         for number, part in parts.items():
             if part.measured.size and len(part.measured) == len(memory.filters):
                 made[number].finish(part, number, memory)
+                yield number
 
 
 def _is_before(memory: Memory, period: int) -> bool:

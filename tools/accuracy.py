@@ -1,0 +1,220 @@
+"""How close releases come to the truth, beside the plain Laplace mechanism with the same guarantee, on real streams.
+
+    python tools/accuracy.py --data DIR [--trials N] [--streams PREFIX ...] [-o FOLDER]
+
+For every stream and epsilon, with alpha = 1 and windows that slide, the whole series is released period by period, each
+from what was released before. A stream with a public year before it is tuned on that; all others start from the rule of
+thumb and tune themselves on their own releases. No parameter is chosen by hand. Writes a table (Markdown, CSV) and a
+picture.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import gzip
+import multiprocessing
+import sys
+import time
+from dataclasses import astuple, dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from tqdm.auto import tqdm
+
+import optstream as ops
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    Array = NDArray[np.float64]
+
+EPSILONS = ("1", "0.1", "0.01")
+FILES = {
+    "rte_regional_load_2016": 48,
+    "nyc_taxi_30min": 48,
+    "melbourne_pedestrian_hourly": 24,
+    "tweets_30min": 48,
+    "tweets_5min": 288,
+}
+"""The streams, with the steps of a day."""
+BEFORE = {"rte_regional_load_2016": "rte_regional_load_2015"}
+"""Public history, right before the stream."""
+LEVEL = 0.9
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A series of whole days."""
+
+    name: str
+    w: int
+    x: Array
+    history: Array | None
+
+    @property
+    def upper(self) -> float:
+        """A round bound above everything, as one would guess it: 1, 2 or 5 times a power of ten."""
+        largest = 1.2 * float(self.x.max())
+        unit = 10.0 ** np.floor(np.log10(largest))
+        return float(next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= largest))
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a stream came to at one epsilon, mean absolute errors over all trials."""
+
+    stream: str
+    w: int
+    epsilon: str
+    start: str
+    laplace: float
+    clamped: float
+    ours: float
+    spread: float
+    covered: float
+    buckets: str
+    seconds: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times closer than the plain Laplace mechanism."""
+        return self.laplace / self.ours
+
+
+def read(path: Path) -> dict[str, Array]:
+    """Return the columns of a file."""
+    with gzip.open(path, "rt") as file:
+        names, *rows = csv.reader(file)
+    return {name: np.array([float(row[index]) for row in rows]) for index, name in enumerate(names) if index}
+
+
+def streams(data: Path) -> Iterator[Stream]:
+    """Yield all streams of a folder."""
+    for name, w in FILES.items():
+        columns = read(data / f"{name}.csv.gz")
+        history = read(data / f"{BEFORE[name]}.csv.gz") if name in BEFORE else {}
+        if len(columns) > 1 and name not in BEFORE:
+            columns["total"] = np.sum(list(columns.values()), axis=0)
+        for column, x in columns.items():
+            yield Stream(f"{name}/{column}", w, x, history.get(column))
+
+
+def measure(job: tuple[Stream, str, int]) -> Result:
+    """Release a stream several times."""
+    stream, epsilon, trials = job
+    guarantee = ops.Guarantee(epsilon=float(epsilon), w=stream.w)
+    bounds, x = (0.0, stream.upper), stream.x
+    begin = time.process_time()
+    memory = None
+    if stream.history is None:
+        mechanism = ops.OptStream.auto(guarantee, bounds=bounds)
+    else:
+        found = ops.tune(guarantee, stream.history, bounds=bounds)
+        mechanism, memory = found.mechanism, found.memory
+    errors, covered, counts = [], [], []
+    for _ in range(trials):
+        release = mechanism.release(x, memory=memory)
+        errors.append(np.abs(release.values - x).mean())
+        low, high = release.interval(LEVEL)
+        rows = x.reshape(-1, stream.w)
+        covered.append(((low <= rows) & (rows <= high)).mean())
+        counts.append(release.memory["choice"]["sample"]["k"])
+    seconds = (time.process_time() - begin) / trials
+    plain = ops.OptStream(guarantee, sample=ops.EqualSampling(stream.w), bounds=bounds)
+    laplace = [plain.release(x).values for _ in range(max(trials, 30))]
+    low_k, high_k = min(counts), max(counts)
+    return Result(
+        stream=stream.name,
+        w=stream.w,
+        epsilon=epsilon,
+        start="itself" if stream.history is None else "the year before",
+        laplace=float(np.mean([np.abs(values - x).mean() for values in laplace])),
+        clamped=float(np.mean([np.abs(np.clip(values, *bounds) - x).mean() for values in laplace])),
+        ours=float(np.mean(errors)),
+        spread=float(np.std(errors)),
+        covered=float(np.mean(covered)),
+        buckets=str(low_k) if low_k == high_k else f"{low_k} to {high_k}",
+        seconds=seconds,
+    )
+
+
+def table(results: list[Result]) -> str:
+    """Return all results in Markdown."""
+    head = "stream | epsilon | plain Laplace | clamped | ours | closer by | than clamped | covered | buckets | seconds"
+    lines = [f"| {head} |", "| --- |" + " --: |" * 9]
+    lines += [
+        f"| {row.stream} | {row.epsilon} | {row.laplace:.4g} | {row.clamped:.4g} | {row.ours:.4g} ± {row.spread:.2g} "
+        f"| {row.ratio:.3g} | {row.clamped / row.ours:.3g} | {100 * row.covered:.0f} % | {row.buckets} of {row.w} "
+        f"| {row.seconds:.1f} |"
+        for row in results
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw(results: list[Result], path: Path) -> None:
+    """Draw how many times closer each stream comes."""
+    from matplotlib.figure import Figure  # noqa: PLC0415
+
+    names = list(dict.fromkeys(row.stream for row in results))
+    figure = Figure(figsize=(9, 1.5 + 0.22 * len(names)), layout="constrained")
+    axes = figure.subplots()
+    for index, epsilon in enumerate(EPSILONS):
+        rows = [row for row in results if row.epsilon == epsilon]
+        places = [names.index(row.stream) for row in rows]
+        axes.plot([row.ratio for row in rows], places, "o", color=f"C{index}", label=f"epsilon = {epsilon}")
+        clamped = [row.clamped / row.ours for row in rows]
+        axes.plot(clamped, places, "|", color=f"C{index}", markersize=9)
+    axes.axvline(1, color="black", linewidth=1)
+    axes.set(xscale="log", xlabel="times closer than plain Laplace noise (bar: than that clamped to the bounds)")
+    axes.set_yticks(range(len(names)), names, fontsize="small")
+    axes.invert_yaxis()
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="lower right")
+    figure.savefig(path, dpi=110)
+
+
+def write(results: list[Result], folder: Path) -> None:
+    """Write what there is so far."""
+    order = {key: place for place, key in enumerate(dict.fromkeys((row.stream, row.epsilon) for row in results))}
+    results = sorted(results, key=lambda row: (row.stream, order[row.stream, row.epsilon]))
+    (folder / "accuracy.md").write_text(table(results))
+    with (folder / "accuracy.csv").open("w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow([field.name for field in fields(Result)])
+        rows.writerows(astuple(row) for row in results)
+
+
+def main() -> int:
+    """Measure everything and return 1 if a stream came out worse than plain Laplace noise."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, required=True, help="folder with the streams (see docs/accuracy.md)")
+    parser.add_argument("--trials", type=int, default=10)
+    parser.add_argument("--streams", nargs="*", default=[""], help="beginnings of names")
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("-o", "--output", type=Path, default=Path("build/accuracy"))
+    options = parser.parse_args()
+    if not options.data.is_dir():
+        print(f"no data: {options.data} is not a folder; give --data", file=sys.stderr)
+        return 2
+    options.output.mkdir(parents=True, exist_ok=True)
+    chosen = [stream for stream in streams(options.data) if stream.name.startswith(tuple(options.streams))]
+    jobs = [(stream, epsilon, options.trials) for stream in chosen for epsilon in EPSILONS]
+    results: list[Result] = []
+    with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
+        for result in tqdm(pool.imap(measure, jobs), total=len(jobs), desc="measuring", disable=None):
+            results.append(result)
+            write(results, options.output)
+    draw(results, options.output / "accuracy.png")
+    print(table(results), end="")
+    worse = [row for row in results if min(row.laplace, row.clamped) < row.ours]
+    for row in worse:
+        print(f"worse than Laplace: {row.stream} at epsilon {row.epsilon}", file=sys.stderr)
+    return 1 if worse else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
