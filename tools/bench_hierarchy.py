@@ -130,7 +130,7 @@ def main() -> None:
         ours = best(lambda m=made, x=data: m.release(x), 5) / 30  # type: ignore[misc]
         peer = Cvxpy(made)
         units = _core.quantise(data[:W], made.bounds, made.grid)
-        steps, cells = made._tree.measure(np.ascontiguousarray(units.T))  # noqa: SLF001
+        steps, cells, _ = made._tree.measure(np.ascontiguousarray(units.T))  # noqa: SLF001
         answers = np.hstack([steps, cells])
         theirs = best(lambda p=peer, a=answers: p.solve(a), 5)  # type: ignore[misc]
         gap = np.abs(peer.solve(answers) - made._tree.projection.project(steps, cells)).max()  # noqa: SLF001
