@@ -45,8 +45,6 @@ W = 12
 BOUNDS = (0.0, 1000.0)
 PERIODS = 4
 
-Make = "Callable[[ops.Guarantee], Any]"
-
 ONLINE: dict[str, Callable[..., Any]] = {
     "laplace": lambda g, **o: Laplace(g, bounds=BOUNDS, **o),
     "sample": lambda g, **o: Sample(g, k=3, bounds=BOUNDS, **o),
@@ -282,6 +280,25 @@ class TestAccounting:
         worst = max(sum(costs[first : first + W]) for first in range(len(costs) - W + 1))
         assert 0 < worst <= mechanism.guarantee.epsilon
 
+    @pytest.mark.parametrize("name", ["laplace", "sample", "distribution", "absorption", "rescue", "fast"])
+    @pytest.mark.parametrize("stream", ["random", "quiet, then loud", "constant"])
+    def test_a_step_costs_what_was_drawn_for_it(self, name: str, stream: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Every noise that is added to what reads a step counts, with the scale that is really drawn."""
+        drawn: list[Fraction] = []
+        mechanism = ONLINE[name](guarantee())
+        real = _core.laplace
+
+        def recorded(values: Any, sensitivity: float, epsilon: Fraction, *others: Any) -> Any:
+            drawn.append(epsilon * 1024 / Fraction(sensitivity))
+            return real(values, sensitivity, epsilon, *others)
+
+        monkeypatch.setattr(_core, "laplace", recorded)
+        steps = mechanism.steps()
+        for value in ADVERSARIAL[stream](np.random.default_rng(), 20 * W):
+            drawn.clear()
+            steps.push(value)
+            assert sum(drawn) == steps.cost
+
     @pytest.mark.parametrize("name", ["distribution", "absorption"])
     def test_everything_that_is_asked_is_paid(self, name: str) -> None:
         """A published step pays for the question and for the publication, a repeated one for the question."""
@@ -309,15 +326,14 @@ class TestAccounting:
     @given(st.data(), st.integers(1, 6))
     @settings(max_examples=100, deadline=None)
     def test_a_window_budget_is_never_exceeded(self, data: st.DataObject, w: int) -> None:
-        budget, spent = WindowBudget(Fraction(1, 3), w), []
-        for share in data.draw(st.lists(st.fractions(0, 1), min_size=1, max_size=30)):
-            amount = budget.rounded(budget.left * share)
-            assert 0 <= amount <= budget.left * share
-            budget.spend(amount)
-            spent.append(amount)
-            assert budget.left == Fraction(1, 3) - (sum(spent[-(w - 1) :]) if w > 1 else 0)
-        assert max(sum(spent[first : first + w]) for first in range(len(spent))) <= Fraction(1, 3)
-        with pytest.raises(ValueError, match="amount is"):
+        budget, spent = WindowBudget(100, w), []
+        for _ in range(data.draw(st.integers(1, 30))):
+            parts = data.draw(st.integers(0, budget.left))
+            budget.spend(parts)
+            spent.append(parts)
+            assert budget.left == 100 - (sum(spent[-(w - 1) :]) if w > 1 else 0)
+        assert max(sum(spent[first : first + w]) for first in range(len(spent))) <= 100
+        with pytest.raises(ValueError, match="parts are"):
             budget.spend(budget.left + 1)
 
     def test_absorbed_and_nullified_steps_are_those_of_the_algorithm(self) -> None:
@@ -487,7 +503,7 @@ class TestFourier:
     def test_the_sensitivity_is_that_of_the_audit(self, k: int, whole: float, sliding: float) -> None:
         figures = []
         for neighbours in ("aligned", "sliding"):
-            mechanism = Fourier(ops.Guarantee(epsilon=1, w=48, neighbours=neighbours), k=k, bounds=BOUNDS)  # type: ignore[arg-type]
+            mechanism = Fourier(ops.Guarantee(epsilon=1, w=48, neighbours=neighbours), k=k, bounds=BOUNDS)
             figures.append(mechanism.change / mechanism.sensitivity / (1 << mechanism._bits))
         assert figures[0] == pytest.approx(whole, rel=1e-3)
         assert figures[1] / figures[0] == pytest.approx(sliding, rel=1e-3)
@@ -496,7 +512,7 @@ class TestFourier:
         prices = [
             float(
                 Fourier(
-                    ops.Guarantee(epsilon=1, w=48, neighbours=neighbours),  # type: ignore[arg-type]
+                    ops.Guarantee(epsilon=1, w=48, neighbours=neighbours),
                     k=10,
                     bounds=BOUNDS,
                     calibration="paper",
@@ -626,7 +642,7 @@ class TestFilter:
         assert abs(learner.estimate - 100) < 3
 
 
-SMALL = {
+SMALL: dict[str, Callable[[ops.Guarantee], Any]] = {
     "laplace": lambda g: Laplace(g, bounds=(0, 100)),
     "sample": lambda g: Sample(g, k=1, bounds=(0, 100)),
     "fourier": lambda g: Fourier(g, k=2, bounds=(0, 100)),

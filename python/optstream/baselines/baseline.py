@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["WHOLE_STREAM", "Baseline", "PrivateSeries", "check_count", "check_positive"]
 
 WHOLE_STREAM = "one call of release, or one object of steps(), takes all steps of the stream from its beginning"
-"""What a mechanism assumes that remembers what it has spent."""
+"""What a mechanism assumes whose budget for a step depends on what it has spent before."""
 
 
 @dataclass(frozen=True, repr=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optstream.accounting import StepCosts, epsilon_of
@@ -49,12 +50,12 @@ class BinaryTree(Online):
     def _check(self) -> None:
         check_count("horizon", self.horizon, 1, 2**40)
 
-    @property
+    @cached_property
     def lengths(self) -> int:
         """The number of lengths of runs."""
         return self.horizon.bit_length()
 
-    @property
+    @cached_property
     def price(self) -> Fraction:
         """What a change of one step costs in one noisy sum."""
         return self.guarantee.epsilon / (self.guarantee.w * self.lengths)
@@ -84,10 +85,14 @@ class _Steps(Steps):
         self._noisy = [0] * mechanism.lengths
         """The noisy sums of which the prefix is made: one for every digit 1 of the number of steps."""
 
+    @property
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs, in all sums that it will be part of."""
+        return self._mechanism.price * self._mechanism.lengths
+
     def _next(self, units: int) -> float:
         mechanism = self._mechanism
         mechanism._check_length(self._count + 1)  # noqa: SLF001  (one idea in two objects)
-        self.cost = mechanism.price * mechanism.lengths
         self._count += 1
         level = (self._count & -self._count).bit_length() - 1
         # The step completes a run of 2^level steps, which takes the place of the shorter ones.

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from optstream.baselines.republication import Republication, RepublicationSteps
-
-if TYPE_CHECKING:
-    from fractions import Fraction
 
 __all__ = ["BudgetAbsorption"]
 
@@ -32,6 +28,11 @@ class BudgetAbsorption(Republication):
         (8,)
     """
 
+    @property
+    def parts(self) -> int:
+        """Into how many units the budget for publishing is divided: one for every step."""
+        return self.guarantee.w
+
     def _publishes(self) -> str:
         return "publishes steps, each with its own budget and that of the steps skipped before it"
 
@@ -43,14 +44,12 @@ class BudgetAbsorption(Republication):
 class _Steps(RepublicationSteps):
     def __init__(self, mechanism: Republication) -> None:
         super().__init__(mechanism)
-        self._units = 0
-        """Units that the next step could take, without its own; below zero while steps must publish nothing."""
+        self._units = 1
+        """Units that the next step may take; none or less while steps must publish nothing."""
 
-    def _offer(self) -> Fraction:
-        w = self._mechanism.guarantee.w
-        return max(min(self._units + 1, w), 0) * (self._mechanism.half / w)
+    def _offer(self) -> int:
+        return max(self._units, 0)
 
-    def _spent(self, amount: Fraction) -> None:
-        w = self._mechanism.guarantee.w
-        taken = amount * w / self._mechanism.half
-        self._units = 1 - int(taken) if taken else min(self._units + 1, w)
+    def _note(self, spent: int) -> None:
+        # A step that takes m units is followed by m - 1 that take none; the one after these may take its own.
+        self._units = 2 - spent if spent else min(self._units + 1, self._mechanism.parts)

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from optstream.baselines.republication import Republication, RepublicationSteps
-
-if TYPE_CHECKING:
-    from fractions import Fraction
+from optstream.baselines.window_budget import PARTS
 
 __all__ = ["BudgetDistribution"]
 
@@ -29,6 +26,11 @@ class BudgetDistribution(Republication):
         (8,)
     """
 
+    @property
+    def parts(self) -> int:
+        """Into how many parts the budget for publishing is divided: so many that rounding does not matter."""
+        return PARTS
+
     def _publishes(self) -> str:
         return "publishes steps, each with half of what its window has left"
 
@@ -38,5 +40,5 @@ class BudgetDistribution(Republication):
 
 
 class _Steps(RepublicationSteps):
-    def _offer(self) -> Fraction:
-        return self._budget.rounded(self._budget.left / 2)
+    def _offer(self) -> int:
+        return self._budget.left // 2

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["laplace", "laplaces"]
 
+NOTHING = np.zeros(1)
+
 
 def laplaces(count: int, sensitivity: int, epsilon: Fraction) -> NDArray[np.int64]:
     """Return independent discrete Laplace integers with scale ``sensitivity / epsilon``, rounded up if need be.
@@ -25,7 +27,6 @@ def laplaces(count: int, sensitivity: int, epsilon: Fraction) -> NDArray[np.int6
     >>> laplaces(3, 1, Fraction(1)).shape
     (3,)
     """
-    # The noise lies far below 2^53 units, up to which doubles hold every integer.
     return _core.laplace(np.zeros(count), float(sensitivity), epsilon, (0.0, 1.0), 1.0).astype(np.int64)
 
 
@@ -36,4 +37,4 @@ def laplace(sensitivity: int, epsilon: Fraction) -> int:
     >>> laplace(1, Fraction(1000))
     0
     """
-    return int(laplaces(1, sensitivity, epsilon)[0])
+    return int(_core.laplace(NOTHING, float(sensitivity), epsilon, (0.0, 1.0), 1.0)[0])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optstream.baselines.baseline import check_count, check_positive
@@ -16,6 +16,7 @@ from optstream.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
 
 __all__ = ["Fast"]
 
@@ -71,7 +72,7 @@ class Fast(Online):
         """The most measured steps of a block."""
         return self.samples or 1
 
-    @property
+    @cached_property
     def price(self) -> Fraction:
         """What a measured step costs."""
         w = self.guarantee.w
@@ -97,6 +98,12 @@ class _Steps(Steps):
         self._controller = Controller(mechanism.gains)
         self._number, self._used = 0, 0
         self._since, self._interval = 0, 1.0
+        self._measured = False
+
+    @property
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs: nothing if it was not measured."""
+        return self._mechanism.price * self._measured
 
     def _next(self, units: int) -> float:
         mechanism = self._mechanism
@@ -105,9 +112,8 @@ class _Steps(Steps):
         self._number = (self._number + 1) % mechanism.guarantee.w
         self._filter.predict()
         self._since += 1
-        measures = self._since >= self._interval and self._used < mechanism.most
-        self.cost = mechanism.price if measures else Fraction(0)
-        if measures:
+        self._measured = self._since >= self._interval and self._used < mechanism.most
+        if self._measured:
             self._measure(units)
         return self._filter.estimate
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -75,25 +75,14 @@ class Fourier(Baseline):
     @cached_property
     def basis(self) -> NDArray[np.int64]:
         """The rounded basis, one row per real coefficient."""
-        w = self.guarantee.w
-        angles = 2 * np.pi * np.outer(np.arange(self.k), np.arange(w)) / w
-        # The first frequency has no sine, nor has the last one if two steps make up its wave.
-        sines = [f for f in range(1, self.k) if 2 * f != w]
-        rows = np.concatenate([np.cos(angles), np.sin(angles[sines])])
-        if self.calibration == "sound":
-            rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-        return np.asarray(np.round(rows * (1 << self._bits))).astype(np.int64)
+        return _basis(self.guarantee.w, self.k, self._bits, normalised=self.calibration == "sound")
 
     @cached_property
     def change(self) -> int:
         """How far all coefficients together can move, in units of the rounded basis times the grid."""
-        most = _largest_changes(self.basis)
-        whole = (
-            most[-1]
-            if self.guarantee.neighbours == "aligned"
-            else max(begin + end for begin, end in zip(most, _largest_changes(self.basis[:, ::-1])[::-1], strict=True))
-        )
-        return int(whole) * self.sensitivity
+        sliding, normalised = self.guarantee.neighbours == "sliding", self.calibration == "sound"
+        most = _largest_change(self.guarantee.w, self.k, self._bits, normalised=normalised, sliding=sliding)
+        return most * self.sensitivity
 
     @cached_property
     def price(self) -> Fraction:
@@ -129,6 +118,31 @@ class Fourier(Baseline):
         coefficients = self.quantised(rows).reshape(rows.shape) @ self.basis.T
         noisy = coefficients + laplaces(coefficients.size, self.change, self.price).reshape(coefficients.shape)
         return PrivateSeries(restore(noisy @ self._inverse * self.step), self.statement)
+
+
+@cache
+def _basis(w: int, k: int, bits: int, *, normalised: bool) -> NDArray[np.int64]:
+    angles = 2 * np.pi * np.outer(np.arange(k), np.arange(w)) / w
+    # The first frequency has no sine, nor has the last one if two steps make up its wave.
+    sines = [frequency for frequency in range(1, k) if 2 * frequency != w]
+    rows = np.concatenate([np.cos(angles), np.sin(angles[sines])])
+    if normalised:
+        rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    basis = np.round(rows * (1 << bits)).astype(np.int64)
+    basis.setflags(write=False)
+    return np.asarray(basis)
+
+
+@cache
+def _largest_change(w: int, k: int, bits: int, *, normalised: bool, sliding: bool) -> int:
+    """Return how far the coefficients can move if the steps of a window change by one unit each."""
+    basis = _basis(w, k, bits, normalised=normalised)
+    beginnings = _largest_changes(basis)
+    if not sliding:
+        return beginnings[-1]
+    # A window takes the end of one period and, of the next, a beginning that is as long as what the end leaves.
+    ends = reversed(_largest_changes(basis[:, ::-1]))
+    return max(beginning + end for beginning, end in zip(beginnings, ends, strict=True))
 
 
 def _largest_changes(basis: NDArray[np.int64]) -> list[int]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.baselines.baseline import WHOLE_STREAM, Baseline, PrivateSeries
+from optstream.baselines.baseline import Baseline, PrivateSeries
 from optstream.frames import read_periods
 from optstream.open_period import finite
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from fractions import Fraction
 
 __all__ = ["Online", "Steps"]
 
@@ -27,8 +26,6 @@ class Steps(ABC):
 
     def __init__(self, mechanism: Online) -> None:
         self._mechanism = mechanism
-        self.cost = Fraction(0)
-        """What a change of the last step by alpha costs, given what was released."""
 
     def __repr__(self) -> str:
         return f"{type(self._mechanism).__name__}.steps()"
@@ -48,7 +45,12 @@ class Steps(ABC):
 
     @abstractmethod
     def _next(self, units: int) -> float:
-        """Return what is released of a step, in grid units, and set its cost."""
+        """Return what is released of a step, in grid units."""
+
+    @property
+    @abstractmethod
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs, given what was released."""
 
 
 class Online(Baseline):
@@ -57,9 +59,6 @@ class Online(Baseline):
     @abstractmethod
     def steps(self) -> Steps:
         """Return a new stream, to which values are pushed one by one."""
-
-    def _assumptions(self) -> Sequence[str]:
-        return (WHOLE_STREAM,)
 
     def release(self, x: Any) -> PrivateSeries:
         """Release a stream of whole periods, from its first step on.

@@ -6,6 +6,7 @@ from bisect import bisect_right, insort
 from dataclasses import dataclass
 from decimal import Decimal  # noqa: TC003  (resolved by get_type_hints)
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 from optstream.accounting import StepCosts, epsilon_of
@@ -62,12 +63,12 @@ class PeGaSus(Online):
         if self.smooth not in {"median", "mean"}:
             raise ParameterError(f"smooth is {self.smooth!r}, but must be 'median' or 'mean'")
 
-    @property
+    @cached_property
     def group_price(self) -> Fraction:
         """What grouping costs for one step."""
         return Fraction(self.grouping) * self.guarantee.epsilon / self.guarantee.w
 
-    @property
+    @cached_property
     def perturb_price(self) -> Fraction:
         """What perturbing costs for one step."""
         return (1 - Fraction(self.grouping)) * self.guarantee.epsilon / self.guarantee.w
@@ -99,9 +100,13 @@ class _Steps(Steps):
         self._limit = 0
         self._threshold = int(Fraction(mechanism.threshold or 0) / Fraction(mechanism.step))
 
+    @property
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs."""
+        return self._mechanism.perturb_price + self._mechanism.group_price
+
     def _next(self, units: int) -> float:
         mechanism = self._mechanism
-        self.cost = mechanism.perturb_price + mechanism.group_price
         noisy = units + laplace(mechanism.sensitivity, mechanism.perturb_price)
         if not self._joins(units):
             self._noisy = []
@@ -117,14 +122,17 @@ class _Steps(Steps):
         The threshold has noise of scale ``4 alpha / epsilon`` and every deviation of scale ``8 alpha / epsilon``, with
         epsilon the price of grouping (Dwork and Roth 2014, AboveThreshold, for a sensitivity of 2 alpha).
         """
-        reach, price = 2 * self._mechanism.sensitivity, self._mechanism.group_price
+        reach = 2 * self._mechanism.sensitivity
         if not self._raw:
             self._raw = [units]
-            self._limit = self._threshold + laplace(reach, price / 2)
+            self._limit = self._threshold + laplace(2 * reach, self._mechanism.group_price)
             return False
         insort(self._raw, units)
         count = len(self._raw)
-        if multiplied_deviation(self._raw) + count * laplace(reach, price / 4) < count * self._limit:
+        if (
+            multiplied_deviation(self._raw) + count * laplace(4 * reach, self._mechanism.group_price)
+            < count * self._limit
+        ):
             return True
         # The step that ends a group is a group by itself, which no deviation is asked of again.
         self._raw = []

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optstream.accounting import StepCosts, epsilon_of
+from optstream.baselines.baseline import WHOLE_STREAM
 from optstream.baselines.exact import laplace
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.window_budget import WindowBudget
@@ -26,23 +28,40 @@ class Republication(Online):
     noisy distance exceeds the scale of the noise that it would get.
     """
 
-    @property
+    @cached_property
     def half(self) -> Fraction:
         """What asking, and publishing, may cost in a window."""
         return self.guarantee.epsilon / 2
 
+    @cached_property
+    def asked(self) -> Fraction:
+        """What asking costs for one step."""
+        return self.half / self.guarantee.w
+
+    @property
+    @abstractmethod
+    def parts(self) -> int:
+        """Into how many parts the budget for publishing is divided."""
+
+    def price(self, parts: int) -> Fraction:
+        """Return what so many parts of the budget for publishing are."""
+        return self.half * Fraction(parts, self.parts)
+
     def _check(self) -> None:
         # Noise for the least budget must be in reach: later, data would decide whether it is.
-        laplace(self.sensitivity, WindowBudget(self.half, self.guarantee.w).smallest)
+        laplace(self.sensitivity, self.price(1))
 
     @abstractmethod
     def _publishes(self) -> str:
         """Return in words how the budget for publishing is divided."""
 
+    def _assumptions(self) -> Sequence[str]:
+        return (WHOLE_STREAM,)
+
     def _stages(self) -> Sequence[Stage]:
         w = self.guarantee.w
-        asked = epsilon_of([StepCosts(0, (self.half / w,) * w)], self.guarantee)
-        scale = self.guarantee.alpha * w / float(self.half)
+        asked = epsilon_of([StepCosts(0, (self.asked,) * w)], self.guarantee)
+        scale = self.guarantee.alpha / float(self.asked)
         does = f"asks how far each step is from the last published one, with Laplace noise of scale {scale:.6g}"
         return [Stage("dissimilarity", does, asked), Stage("publish", self._publishes(), self.half)]
 
@@ -55,26 +74,33 @@ class RepublicationSteps(Steps):
     def __init__(self, mechanism: Republication) -> None:
         super().__init__(mechanism)
         self._published = 0
-        self._budget = WindowBudget(mechanism.half, mechanism.guarantee.w)
+        self._budget = WindowBudget(mechanism.parts, mechanism.guarantee.w)
+        self._asked, self._spent = False, 0
+
+    @property
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs: a step that must not be published is not even asked about."""
+        return self._mechanism.asked * self._asked + self._mechanism.price(self._spent)
 
     @abstractmethod
-    def _offer(self) -> Fraction:
-        """Return what publishing the next step may cost; nothing if it must not be published."""
+    def _offer(self) -> int:
+        """Return how many parts publishing the next step may cost; none if it must not be published."""
 
-    def _spent(self, amount: Fraction) -> None:
-        """Take note of what publishing the step has cost, which may be nothing."""
+    def _note(self, spent: int) -> None:
+        """Take note of the parts that publishing the step has cost, or none."""
 
     def _next(self, units: int) -> float:
-        mechanism, offer = self._mechanism, self._offer()
-        asked = mechanism.half / mechanism.guarantee.w if offer else Fraction(0)
-        amount = Fraction(0)
-        if offer:
-            distance = abs(units - self._published) + laplace(mechanism.sensitivity, asked)
-            if distance > mechanism.sensitivity / offer:
-                amount = offer
-        self._budget.spend(amount)
-        if amount:
-            self._published = units + laplace(mechanism.sensitivity, amount)
-        self._spent(amount)
-        self.cost = asked + amount
+        offer = self._offer()
+        self._asked = offer > 0
+        self._spent = offer if self._asked and self._is_far(units, offer) else 0
+        self._budget.spend(self._spent)
+        if self._spent:
+            self._published = units + laplace(self._mechanism.sensitivity, self._mechanism.price(self._spent))
+        self._note(self._spent)
         return self._published
+
+    def _is_far(self, units: int, offer: int) -> bool:
+        """Return whether the noisy distance exceeds the scale of the noise that the step would get."""
+        reach, price = self._mechanism.sensitivity, self._mechanism.price(offer)
+        distance = abs(units - self._published) + laplace(reach, self._mechanism.asked)
+        return distance * price.numerator > reach * price.denominator

@@ -14,7 +14,7 @@ from optstream.baselines.baseline import WHOLE_STREAM, Baseline, PrivateSeries, 
 from optstream.baselines.exact import laplace
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
-from optstream.baselines.window_budget import WindowBudget
+from optstream.baselines.window_budget import PARTS, WindowBudget
 from optstream.errors import DataError, ParameterError, ParameterTypeError
 from optstream.frames import read_periods
 from optstream.open_period import finite
@@ -84,7 +84,11 @@ class RescueDP(Baseline):
         if not -1 <= self.alike <= 1:
             raise ParameterError(f"alike is {self.alike}, but must be from -1 to 1")
         # Noise for the least budget must be in reach: later, what was released would decide whether it is.
-        laplace(self.sensitivity, WindowBudget(self.guarantee.epsilon, self.guarantee.w).smallest)
+        laplace(self.sensitivity, self.price(1))
+
+    def price(self, parts: int) -> Fraction:
+        """Return what so many parts of the budget are."""
+        return self.guarantee.epsilon * Fraction(parts, PARTS)
 
     def _stages(self) -> Sequence[Stage]:
         does = "measures steps when a controller says so, with part of what the window has left"
@@ -146,7 +150,7 @@ class RescueSteps:
     @property
     def costs(self) -> tuple[Fraction, ...]:
         """What a change of the last step of each stream by alpha costs, given what was released."""
-        return tuple(stream.cost for stream in self._streams)
+        return tuple(self._mechanism.price(stream.spent) for stream in self._streams)
 
     def push(self, value: Any) -> Any:
         """Take the values of the next step, a number or one for every stream, and return the released ones.
@@ -164,16 +168,15 @@ class RescueSteps:
     def push_units(self, row: Sequence[int]) -> list[float]:
         """Take the values of the next step as integers of the grid and return the released ones, in grid units."""
         due = [number for number, stream in enumerate(self._streams) if stream.is_due()]
-        spent = [Fraction(0)] * len(row)
+        spent = [0] * len(row)
         for group in self._groups(due):
-            amount = min(self._streams[number].offer for number in group)
-            if not amount:
-                continue
-            noisy = sum(row[number] for number in group) + laplace(self._mechanism.sensitivity, amount)
+            parts = min(self._streams[number].offer for number in group)
+            price = self._mechanism.price(parts)
+            noisy = sum(row[number] for number in group) + laplace(self._mechanism.sensitivity, price)
             for number in group:
-                spent[number] = amount
-                self._streams[number].measured(noisy / len(group), amount, len(group))
-        return [stream.finish(amount) for stream, amount in zip(self._streams, spent, strict=True)]
+                spent[number] = parts
+                self._streams[number].measured(noisy / len(group), float(price), len(group))
+        return [stream.finish(parts) for stream, parts in zip(self._streams, spent, strict=True)]
 
     def _groups(self, due: Sequence[int]) -> list[list[int]]:
         """Return which streams share a noise: small ones that have moved alike, as long as their sum is small."""
@@ -205,17 +208,15 @@ class _Stream:
     """One stream: when it is measured next, with what budget, and what is believed of it."""
 
     def __init__(self, mechanism: RescueDP) -> None:
-        w, epsilon = mechanism.guarantee.w, mechanism.guarantee.epsilon
-        variance = mechanism.process_variance
+        w, variance = mechanism.guarantee.w, mechanism.process_variance
         self._mechanism = mechanism
-        self._budget = WindowBudget(epsilon, w)
+        self._budget = WindowBudget(PARTS, w)
         self._filter = Kalman(None if variance is None else variance / mechanism.step**2)
         self._controller = Controller(mechanism.gains)
         self._since, self._interval = 0, 1.0
         self.history: deque[float] = deque([0.0], maxlen=w)
-        self.cost = Fraction(0)
-        self.offer = Fraction(0)
-        """What measuring the present step may cost."""
+        self.offer, self.spent = 0, 0
+        """How many parts of the budget the present step may cost, and the last one did."""
 
     @property
     def estimate(self) -> float:
@@ -225,7 +226,7 @@ class _Stream:
     @property
     def smallness(self) -> float:
         """Below what a value is small, in grid units."""
-        return self._mechanism.small * self._mechanism.sensitivity / float(self.offer)
+        return self._mechanism.small * self._mechanism.sensitivity / float(self._mechanism.price(self.offer))
 
     def is_due(self) -> bool:
         """Go one step further and return whether it is measured; if so, its budget is on offer."""
@@ -234,28 +235,28 @@ class _Stream:
         mechanism = self._mechanism
         if self._since < self._interval:
             return False
-        of_left, of_all = (Fraction(value) for value in mechanism.most)
-        share = min(Fraction(mechanism.share * math.log(self._interval + 1)), of_left)
-        self.offer = self._budget.rounded(min(share * self._budget.left, of_all * mechanism.guarantee.epsilon))
+        of_left, of_all = mechanism.most
+        share = min(mechanism.share * math.log(self._interval + 1), of_left)
+        self.offer = int(min(share * self._budget.left, of_all * PARTS))
         return self.offer > 0
 
     def is_small(self) -> bool:
         """Whether what is predicted is small against the noise."""
         return self.estimate < self.smallness
 
-    def measured(self, value: float, amount: Fraction, size: int) -> None:
-        """Take a measurement that a group of so many shares, made with an amount of the budget."""
+    def measured(self, value: float, price: float, size: int) -> None:
+        """Take a measurement that a group of so many shares, made for a price."""
         mechanism, before = self._mechanism, self._filter.estimate
-        scale = mechanism.sensitivity / float(amount)
+        scale = mechanism.sensitivity / price
         self._filter.correct(value, 2 * (scale / size) ** 2)
         error = self._controller.feed(abs(self._filter.estimate - before), self._since)
         change = mechanism.reaction * (1 - min(error / scale, 1e6) ** 2)
         self._interval = min(max(self._interval + change, 1.0), float(mechanism.guarantee.w))
         self._since = 0
 
-    def finish(self, amount: Fraction) -> float:
-        """Spend an amount, which may be nothing, on the present step; return what is released of it."""
-        self._budget.spend(amount)
-        self.cost = amount
+    def finish(self, parts: int) -> float:
+        """Spend parts of the budget, or none, on the present step; return what is released of it."""
+        self._budget.spend(parts)
+        self.spent = parts
         self.history.append(self._filter.estimate)
         return self._filter.estimate

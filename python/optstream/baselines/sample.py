@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from optstream.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from fractions import Fraction
 
 __all__ = ["Sample"]
 
@@ -49,7 +49,7 @@ class Sample(Online):
     def _check(self) -> None:
         check_count("k", self.k, 1, self.guarantee.w)
 
-    @property
+    @cached_property
     def price(self) -> Fraction:
         """What a measured step costs."""
         return self.guarantee.epsilon / self.k
@@ -81,12 +81,16 @@ class _Steps(Steps):
 
     def __init__(self, mechanism: Sample) -> None:
         super().__init__(mechanism)
-        self._number, self._last = 0, 0
+        self._number, self._last, self._measured = 0, 0, False
+
+    @property
+    def cost(self) -> Fraction:
+        """What a change of the last step by alpha costs: nothing if it was not measured."""
+        return self._mechanism.price * self._measured
 
     def _next(self, units: int) -> float:
-        measured = self._number in self._mechanism.places
-        self.cost = self._mechanism.price if measured else Fraction(0)
-        if measured:
-            self._last = units + laplace(self._mechanism.sensitivity, self.cost)
+        self._measured = self._number in self._mechanism.places
+        if self._measured:
+            self._last = units + laplace(self._mechanism.sensitivity, self._mechanism.price)
         self._number = (self._number + 1) % self._mechanism.guarantee.w
         return self._last
