@@ -14,6 +14,7 @@ from optstream.baselines.baseline import Baseline, PrivateSeries
 from optstream.baselines.binary_tree import BinaryTree
 from optstream.baselines.budget_absorption import BudgetAbsorption
 from optstream.baselines.budget_distribution import BudgetDistribution
+from optstream.baselines.each_node import EachNode
 from optstream.baselines.fast import Fast
 from optstream.baselines.fourier import Fourier
 from optstream.baselines.laplace import Laplace
@@ -28,6 +29,7 @@ __all__ = [
     "BinaryTree",
     "BudgetAbsorption",
     "BudgetDistribution",
+    "EachNode",
     "Fast",
     "Fourier",
     "Gains",

@@ -129,6 +129,10 @@ class Baseline(ABC):
             version=version("optstream"),
         )
 
+    def truth(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what the released values of a series stand for: the series."""
+        return x
+
     @abstractmethod
     def release(self, x: Any) -> PrivateSeries:
         """Release whole periods."""

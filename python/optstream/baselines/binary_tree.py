@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
+    import numpy as np
+    from numpy.typing import NDArray
+
 __all__ = ["BinaryTree"]
 
 
@@ -65,6 +68,10 @@ class BinaryTree(Online):
         scale = self.guarantee.alpha / float(self.price)
         does = f"measures sums of runs of {self.lengths} lengths with Laplace noise of scale {scale:.6g}"
         return [Stage("perturb", does, epsilon_of(costs, self.guarantee))]
+
+    def truth(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return what the released values of a series stand for: its prefix sums."""
+        return x.cumsum()
 
     def _check_length(self, steps: int) -> None:
         if steps > self.horizon:
