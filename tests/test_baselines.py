@@ -64,10 +64,20 @@ WHOLE: dict[str, Callable[..., Any]] = {
     "features": lambda g, **o: ops.OptStream(
         g, sample=ops.EqualSampling(k=4), features=[ops.Feature.total(g.w)], bounds=BOUNDS, **o
     ),
+    "l1 with features": lambda g, **o: ops.OptStream(
+        g,
+        sample=ops.L1Sampling(k=4, threshold=50.0),
+        features=[ops.Feature.cuts(g.w, 5), ops.Feature.cuts(g.w, 7)],
+        bounds=BOUNDS,
+        **o,
+    ),
 }
 SOUND_ONLY: dict[str, Callable[..., Any]] = {
     "cube": lambda g, **o: ops.OptStream(
         g, sample=ops.EqualSampling(k=g.w), perturb=ops.CubeNoise(), bounds=BOUNDS, **o
+    ),
+    "l1 with cubes": lambda g, **o: ops.OptStream(
+        g, sample=ops.L1Sampling(k=4, threshold=50.0), perturb=ops.CubeNoise(), bounds=BOUNDS, **o
     ),
     "buckets": lambda g, **o: ops.OptStream(g, sample=ops.BucketSampling(k=3), bounds=BOUNDS, **o),
 }
@@ -189,6 +199,11 @@ class TestEveryMechanism:
     def test_wrong_parameters_are_refused(self, make: Any, change: dict[str, Any], error: type[Exception]) -> None:
         with pytest.raises(error, match=next(iter(change))):
             make(guarantee(), **change)
+
+    @baseline
+    def test_noise_out_of_reach_is_refused_before_there_is_data(self, make: Any) -> None:
+        with pytest.raises(ops.ParameterError, match="epsilon is"):
+            make(guarantee(1e-15))
 
     @baseline
     def test_a_guarantee_is_needed(self, make: Any) -> None:
@@ -313,6 +328,18 @@ class TestAccounting:
         assert unit in seen
         assert name == "distribution" or Fraction(0) in seen
 
+    def test_a_window_that_is_one_step_short_is_caught(self) -> None:
+        """Power: the same brute force finds budgets that are renewed one step too early."""
+        worst = []
+        for w in (W, W - 1):
+            steps, costs = BudgetDistribution(guarantee(), bounds=BOUNDS).steps(), []
+            steps._budget = WindowBudget(steps._mechanism.parts, w)
+            for value in np.where(np.arange(40 * W) % 2, 1000.0, 0.0):
+                steps.push(value)
+                costs.append(steps.cost)
+            worst.append(max(sum(costs[first : first + W]) for first in range(len(costs) - W + 1)))
+        assert worst[0] <= 1 < worst[1]
+
     @pytest.mark.parametrize("name", ["laplace", "sample", "pegasus", "tree"])
     def test_steps_cost_what_is_stated(self, name: str) -> None:
         mechanism = ONLINE[name](guarantee())
@@ -372,11 +399,11 @@ class TestAccounting:
 class TestNoise:
     @pytest.mark.parametrize("name", ["laplace", "sample", "sample one", "tree", "fourier", "equal", "cube", "buckets"])
     def test_a_constant_stream_is_released_without_bias(self, name: str) -> None:
-        """Four standard errors of 400 streams, estimated from the streams themselves."""
+        """Within 5.5 standard errors of 400 streams: a false alarm in 25 million."""
         mechanism = ALL[name](guarantee())
         truth = _expected(mechanism, 2 * W, 500.0)
         means = np.array([(mechanism.release(np.full(2 * W, 500.0)).values - truth).mean() for _ in range(400)])
-        assert abs(means.mean()) < 4 * means.std() / np.sqrt(400)
+        assert abs(means.mean()) < 5.5 * means.std() / np.sqrt(400)
 
     @pytest.mark.parametrize(
         "name", ["laplace", "sample", "sample one", "pegasus", "tree", "fourier", "equal", "cube", "buckets"]

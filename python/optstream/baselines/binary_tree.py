@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.online import Online, Steps
 from optstream.errors import DataError
 from optstream.statement import Stage
@@ -52,6 +52,7 @@ class BinaryTree(Online):
 
     def _check(self) -> None:
         check_count("horizon", self.horizon, 1, 2**40)
+        check_scale(self.sensitivity, self.price)
 
     @cached_property
     def lengths(self) -> int:

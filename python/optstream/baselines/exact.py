@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["laplace", "laplaces"]
+__all__ = ["check_scale", "laplace", "laplaces"]
 
 NOTHING = np.zeros(1)
 
@@ -28,6 +28,18 @@ def laplaces(count: int, sensitivity: int, epsilon: Fraction) -> NDArray[np.int6
     (3,)
     """
     return _core.laplace(np.zeros(count), float(sensitivity), epsilon, (0.0, 1.0), 1.0).astype(np.int64)
+
+
+def check_scale(sensitivity: int, epsilon: Fraction) -> None:
+    """Raise if noise for so little budget is out of reach: when data has come in, it is too late to find out.
+
+    >>> from fractions import Fraction
+    >>> check_scale(1024, Fraction(1, 10**20))
+    Traceback (most recent call last):
+    optstream.errors.ParameterError: epsilon is 1/100000000000000000000, but must be at least sensitivity/grid * 2^-52 \
+= 1024 * 2^-52 (or use a coarser grid)
+    """
+    laplace(sensitivity, epsilon)
 
 
 def laplace(sensitivity: int, epsilon: Fraction) -> int:

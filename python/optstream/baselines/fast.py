@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optstream.baselines.baseline import check_count, check_positive
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
@@ -66,6 +66,7 @@ class Fast(Online):
         check_positive("reaction", self.reaction)
         if self.process_variance is not None:
             check_positive("process_variance", self.process_variance)
+        check_scale(self.sensitivity, self.price)
 
     @property
     def most(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.baselines.baseline import Baseline, PrivateSeries, check_count
-from optstream.baselines.exact import laplaces
+from optstream.baselines.exact import check_scale, laplaces
 from optstream.errors import ParameterError
 from optstream.frames import read_periods
 from optstream.statement import Stage
@@ -62,6 +62,7 @@ class Fourier(Baseline):
 
     def _check(self) -> None:
         check_count("k", self.k, 1, self.guarantee.w // 2 + 1)
+        check_scale(self.change, self.price)
 
     @cached_property
     def _bits(self) -> int:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_positive
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.online import Online, Steps
 from optstream.budget import exact
 from optstream.errors import ParameterError
@@ -62,6 +62,8 @@ class PeGaSus(Online):
         check_positive("threshold", self.threshold)
         if self.smooth not in {"median", "mean"}:
             raise ParameterError(f"smooth is {self.smooth!r}, but must be 'median' or 'mean'")
+        check_scale(8 * self.sensitivity, self.group_price)
+        check_scale(self.sensitivity, self.perturb_price)
 
     @cached_property
     def group_price(self) -> Fraction:

@@ -7,9 +7,11 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import WHOLE_STREAM
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.window_budget import WindowBudget
 from optstream.statement import Stage
@@ -48,8 +50,7 @@ class Republication(Online):
         return self.half * Fraction(parts, self.parts)
 
     def _check(self) -> None:
-        # Noise for the least budget must be in reach: later, data would decide whether it is.
-        laplace(self.sensitivity, self.price(1))
+        check_scale(self.sensitivity, self.price(1))
 
     @abstractmethod
     def _publishes(self) -> str:
@@ -73,7 +74,8 @@ class RepublicationSteps(Steps):
 
     def __init__(self, mechanism: Republication) -> None:
         super().__init__(mechanism)
-        self._published = 0
+        # Before anything is published, what lies nearest to zero stands for it.
+        self._published = int(mechanism.quantised(np.zeros(1))[0])
         self._budget = WindowBudget(mechanism.parts, mechanism.guarantee.w)
         self._asked, self._spent = False, 0
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.baselines.baseline import WHOLE_STREAM, Baseline, PrivateSeries, check_count, check_positive
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
 from optstream.baselines.window_budget import PARTS, WindowBudget
@@ -83,8 +83,7 @@ class RescueDP(Baseline):
                 raise ParameterError(f"most is {self.most}, but must hold shares of at most 1")
         if not -1 <= self.alike <= 1:
             raise ParameterError(f"alike is {self.alike}, but must be from -1 to 1")
-        # Noise for the least budget must be in reach: later, what was released would decide whether it is.
-        laplace(self.sensitivity, self.price(1))
+        check_scale(self.sensitivity, self.price(1))
 
     def price(self, parts: int) -> Fraction:
         """Return what so many parts of the budget are."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
-from optstream.baselines.exact import laplace
+from optstream.baselines.exact import check_scale, laplace
 from optstream.baselines.online import Online, Steps
 from optstream.statement import Stage
 
@@ -48,6 +48,7 @@ class Sample(Online):
 
     def _check(self) -> None:
         check_count("k", self.k, 1, self.guarantee.w)
+        check_scale(self.sensitivity, self.price)
 
     @cached_property
     def price(self) -> Fraction:
