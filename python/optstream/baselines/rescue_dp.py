@@ -213,6 +213,7 @@ class _Stream:
         self._filter = Kalman(None if variance is None else variance / mechanism.step**2)
         self._controller = Controller(mechanism.gains)
         self._since, self._interval = 0, 1.0
+        self._known = False
         self.history: deque[float] = deque([0.0], maxlen=w)
         self.offer, self.spent = 0, 0
         """How many parts of the budget the present step may cost, and the last one did."""
@@ -240,8 +241,8 @@ class _Stream:
         return self.offer > 0
 
     def is_small(self) -> bool:
-        """Whether what is predicted is small against the noise."""
-        return self.estimate < self.smallness
+        """Whether what is predicted is small against the noise; before the first measurement nothing is predicted."""
+        return self._known and self.estimate < self.smallness
 
     def measured(self, value: float, price: float, size: int) -> None:
         """Take a measurement that a group of so many shares, made for a price."""
@@ -251,7 +252,7 @@ class _Stream:
         error = self._controller.feed(abs(self._filter.estimate - before), self._since)
         change = mechanism.reaction * (1 - min(error / scale, 1e6) ** 2)
         self._interval = min(max(self._interval + change, 1.0), float(mechanism.guarantee.w))
-        self._since = 0
+        self._since, self._known = 0, True
 
     def finish(self, parts: int) -> float:
         """Spend parts of the budget, or none, on the present step; return what is released of it."""
