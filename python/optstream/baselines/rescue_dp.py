@@ -198,8 +198,8 @@ class RescueSteps:
     def _alike(self, first: int, second: int) -> bool:
         one, other = (np.array(self._streams[number].history) for number in (first, second))
         if not one.std() or not other.std():
-            # Streams that have not moved have moved alike.
-            return bool(one.std() == other.std())
+            # One that has not moved has not moved against the other.
+            return True
         return bool(np.corrcoef(one, other)[0, 1] >= self._mechanism.alike)
 
 
