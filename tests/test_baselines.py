@@ -34,6 +34,7 @@ from optstream.baselines import (
 from optstream.baselines.fourier import _bounded_changes, _largest_changes
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pegasus import multiplied_deviation
+from optstream.baselines.republication import RepublicationSteps
 from optstream.baselines.window_budget import WindowBudget
 
 if TYPE_CHECKING:
@@ -736,6 +737,21 @@ def test_the_auditor_proves_no_more_than_is_stated(name: str) -> None:
         name=name,
     )
     assert found.verdict == "consistent", str(found)
+
+
+@pytest.mark.slow
+def test_the_auditor_catches_a_distance_that_is_read_without_noise(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Power: what budget distribution would be if asking cost nothing, on values at its threshold."""
+
+    def is_far(self: RepublicationSteps, units: int, offer: int) -> bool:
+        return abs(units - self._published) > self._mechanism.sensitivity / self._mechanism.price(offer)
+
+    mechanism = BudgetDistribution(ops.Guarantee(epsilon=1, w=2), bounds=(0, 100))
+    pairs = [Pair("at the threshold", np.array([4.0, 4.0]), np.array([4.5, 4.5]))]
+    options: dict[str, Any] = {"trials": 4000, "claimed": 1, "neighbours": pairs}
+    assert audit(runs_of(mechanism), **options).verdict == "consistent"
+    monkeypatch.setattr(RepublicationSteps, "_is_far", is_far)
+    assert audit(runs_of(mechanism), **options).verdict == "broken"
 
 
 @pytest.mark.slow
