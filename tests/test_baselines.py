@@ -646,8 +646,11 @@ class TestRescueDP:
                 mechanism.release(bad)
         with pytest.raises(ops.ParameterTypeError, match="x is of type list"):
             mechanism.release([[1.0] * 3] * W)
-        with pytest.raises(ops.DataError, match="one for each of 3"):
-            mechanism.steps().push([1.0, 2.0])
+        for wrong in ([1.0, 2.0], 1.0):
+            with pytest.raises(ops.DataError, match="one for each of 3"):
+                mechanism.steps().push(wrong)
+        with pytest.raises(ops.DataError, match="finite"):
+            mechanism.steps().push([1.0, 2.0, np.nan])
 
     @pytest.mark.parametrize(
         ("options", "message"),

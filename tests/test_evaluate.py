@@ -20,7 +20,7 @@ from scipy.signal import lfilter
 
 import optstream as ops
 from optstream import evaluate
-from optstream.baselines import BinaryTree, EachNode, Fourier, Laplace, Sample
+from optstream.baselines import BinaryTree, EachNode, Fourier, Laplace, RescueDP, Sample
 from optstream.evaluate import Estimate, Forecast, arma_forecast
 
 W = 12
@@ -194,6 +194,12 @@ class TestTrials:
         assert found["Laplace"].true_epsilon == 1
         # Three levels share the budget: the scale is 36 on each.
         assert found["Laplace"]["level 0"].mean == pytest.approx(36, rel=0.2)
+
+    def test_several_streams_are_compared_column_by_column(self) -> None:
+        mechanism = RescueDP(ops.Guarantee(epsilon=10**6, w=W), streams=2, bounds=(0, 1000))
+        found = evaluate.evaluate(mechanism, np.full((2 * W, 2), 500.0), trials=2, processes=1)
+        assert found["point"].mean < 1
+        assert found["period"].mean == pytest.approx(W * found["point"].mean)
 
     def test_prefix_sums_are_compared_with_prefix_sums(self) -> None:
         mechanism = BinaryTree(ops.Guarantee(epsilon=10**6, w=W), horizon=100, bounds=(0, 1000))

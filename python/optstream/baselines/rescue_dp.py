@@ -158,9 +158,12 @@ class RescueSteps:
             DataError: A value is not finite, or one is missing. Nothing was drawn, and the streams are as they were.
         """
         single = self._mechanism.streams == 1
-        row = np.array([finite("value", entry) for entry in ([value] if single else value)])
-        if row.size != self._mechanism.streams:
-            raise DataError(f"value has {row.size} numbers, but must have one for each of {self._mechanism.streams}")
+        entries = [value] if single else list(value) if np.ndim(value) == 1 else []
+        if len(entries) != self._mechanism.streams:
+            raise DataError(
+                f"value has {np.size(value)} numbers, but must have one for each of {self._mechanism.streams}"
+            )
+        row = np.array([finite("value", entry) for entry in entries])
         released = np.array(self.push_units(self._mechanism.quantised(row).tolist())) * self._mechanism.step
         return float(released[0]) if single else released
 

@@ -79,7 +79,8 @@ def compare(
 
     Args:
         mechanisms: Mechanisms by name; several budgets are several mechanisms.
-        streams: The data by name: whole periods, or for mechanisms with a hierarchy the columns of its leaves.
+        streams: The data by name: whole periods; for mechanisms with a hierarchy the columns of its leaves, and for
+            those of several streams a column for each.
         trials: How often each is released.
         level: The coverage of the confidence intervals.
         processes: How many processes share the trials; as many as this one may use cores by default.
@@ -140,6 +141,9 @@ class _Work:
         if self.hierarchy is not None:
             leaves = read_leaves(self.x, self.hierarchy, w)[0]
             return leaves, np.asarray(self.hierarchy.sums(leaves.T).T, dtype=float)
+        if getattr(self.mechanism, "streams", 1) > 1:
+            columns = np.asarray(self.x, dtype=float)
+            return columns, columns
         series = read_periods(self.x, w)[0].ravel()
         truth = getattr(self.mechanism, "truth", None)
         return series, series if truth is None else truth(series)
