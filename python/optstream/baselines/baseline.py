@@ -40,7 +40,7 @@ class PrivateSeries:
     """Nothing: baselines measure no sums."""
 
     def __repr__(self) -> str:
-        return f"PrivateSeries(steps={np.shape(self.values)[0]}, epsilon={self.statement.epsilon_shown})"
+        return f"PrivateSeries(values={np.size(self.values)}, epsilon={self.statement.epsilon_shown})"
 
 
 @dataclass(frozen=True)

@@ -111,7 +111,7 @@ def compare(
     found: dict[int, list[dict[str, float]]] = defaultdict(list)
     total = len(work) * trials
     with tqdm(total=total, desc="evaluating", unit="release", disable=None, leave=False) as progress:
-        for index, errors in _errors(work, trials, len(os.sched_getaffinity(0)) if processes is None else processes):
+        for index, errors in _errors(work, trials, _cores() if processes is None else processes):
             found[index].append(errors)
             progress.update()
     return Comparison(tuple(entry.evaluation(found[index], level) for index, entry in enumerate(work)))
@@ -183,6 +183,11 @@ class _Work:
             calibration=statement.calibration,
             errors={name: Estimate.of([trial[name] for trial in trials], level) for name in trials[0]},
         )
+
+
+def _cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 _inherited: list[Sequence[_Work]] = []
