@@ -134,6 +134,44 @@ class TestEveryMechanism:
         with pytest.raises(ops.DataError, match=message):
             mechanism.release(spoil(wave()))
 
+    @pytest.mark.parametrize("w", [1, 2, 3])
+    @pytest.mark.parametrize("neighbours", ["sliding", "aligned"])
+    @pytest.mark.parametrize(
+        "kind", [Laplace, Sample, Fourier, PeGaSus, BudgetDistribution, BudgetAbsorption, RescueDP, Fast, BinaryTree]
+    )
+    def test_the_shortest_windows_work(self, kind: Any, neighbours: Any, w: int) -> None:
+        more: dict[str, Any] = {"k": 1} if kind is Fourier else {"horizon": 60} if kind is BinaryTree else {}
+        mechanism = kind(guarantee(w=w, neighbours=neighbours), bounds=BOUNDS, **more)
+        assert mechanism.statement.epsilon == 1
+        assert np.isfinite(mechanism.release(np.full(20 * w, 500.0)).values).all()
+
+    @given(
+        epsilon=st.fractions(Fraction(1, 1000), 100, max_denominator=10**6) | st.floats(0.001, 100),
+        alpha=st.floats(0.001, 1000),
+        w=st.integers(1, 20),
+        low=st.floats(-1000, 1000),
+        name=st.sampled_from(sorted(BASELINES)),
+    )
+    @settings(max_examples=150, deadline=None)
+    def test_no_parameters_make_a_sound_release_cost_more(
+        self, epsilon: float, alpha: float, w: int, low: float, name: str
+    ) -> None:
+        kinds: dict[str, Any] = {
+            "sample": lambda g, **o: Sample(g, k=min(3, w), **o),
+            "fourier": lambda g, **o: Fourier(g, k=w // 2 + 1, **o),
+            "tree": lambda g, **o: BinaryTree(g, horizon=2 * w, **o),
+            "rescue": RescueDP,
+            "fast": Fast,
+            "laplace": Laplace,
+            "pegasus": PeGaSus,
+            "distribution": BudgetDistribution,
+            "absorption": BudgetAbsorption,
+        }
+        asked = guarantee(epsilon, w=w, alpha=alpha)
+        mechanism = kinds[name.split(maxsplit=1)[0]](asked, bounds=(low, low + 1000))
+        assert asked.epsilon * (1 - Fraction(1, 2**40)) <= mechanism.statement.epsilon <= asked.epsilon
+        assert np.isfinite(mechanism.release(np.linspace(low - 10, low + 1010, 2 * w)).values).all()
+
     @every
     @pytest.mark.parametrize("neighbours", ["sliding", "aligned"])
     def test_the_statement_needs_no_data_and_keeps_to_epsilon(self, make: Any, neighbours: Any) -> None:
