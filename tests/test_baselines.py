@@ -31,6 +31,7 @@ from optstream.baselines import (
     RescueDP,
     Sample,
 )
+from optstream.baselines.exact import noisy, noisy_all
 from optstream.baselines.fourier import _bounded_changes, _largest_changes
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pegasus import multiplied_deviation
@@ -484,6 +485,22 @@ class TestNoise:
         np.testing.assert_allclose(values, np.repeat(wave()[::4], 4), atol=1e-3)
 
 
+class TestExactNoise:
+    def test_noise_is_added_to_integers_before_anything_is_rounded(self) -> None:
+        """Noise beyond 2^53 that was rounded before it is added would show that the value is odd.
+
+        One of exp(2) draws lies there: of 2000 fewer than 170 have a chance below 1e-10.
+        """
+        drawn = np.array([noisy(1, 2**20, Fraction(1, 2**32)) for _ in range(2000)])
+        beyond = drawn[np.abs(drawn) > 2**53]
+        assert beyond.size > 170
+        assert (beyond % 2 == 0).all()
+
+    def test_integers_beyond_the_doubles_are_clamped(self) -> None:
+        assert noisy(2**60, 1, Fraction(1000)) == 2**53
+        assert noisy_all(np.array([[-(2**60)]]), 1, Fraction(1000)).tolist() == [[-(2**53)]]
+
+
 class TestPeGaSus:
     @given(st.lists(st.integers(-(10**6), 10**6), min_size=1, max_size=30))
     def test_the_deviation_is_exact(self, numbers: list[int]) -> None:
@@ -544,6 +561,10 @@ class TestBinaryTree:
         runs = [(count - (count & -count), count) for count in range(1, horizon + 1)]
         covered = [sum(low <= step < high for low, high in runs) for step in range(horizon)]
         assert max(covered) <= mechanism.lengths == 7
+
+    def test_sums_that_integers_cannot_hold_are_refused(self) -> None:
+        with pytest.raises(ops.ParameterError, match="horizon is 1099511627776"):
+            BinaryTree(guarantee(), horizon=2**40, bounds=BOUNDS)
 
     def test_a_stream_ends_at_its_horizon(self) -> None:
         mechanism = BinaryTree(guarantee(), horizon=W, bounds=BOUNDS)

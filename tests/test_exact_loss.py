@@ -123,19 +123,19 @@ class TestPeGaSus:
     ) -> tuple[list[int], list[tuple[int, int, bool]]]:
         """Return the perturbed steps, and every run of the technique as first step, last step and whether it ended."""
         drawn: list[int] = []
-        real = exact.laplace
+        real = exact.noisy
 
-        def recorded(sensitivity: int, epsilon: Fraction) -> int:
-            drawn.append(real(sensitivity, epsilon))
+        def recorded(value: int, sensitivity: int, epsilon: Fraction) -> int:
+            drawn.append(real(value, sensitivity, epsilon))
             return drawn[-1]
 
-        monkeypatch.setattr(pegasus_module, "laplace", recorded)
+        monkeypatch.setattr(pegasus_module, "noisy", recorded)
         steps, noisy, runs, first = mechanism.steps(), [], [], 0
         for step, value in enumerate(x):
             drawn.clear()
             was_open = bool(steps._raw)  # type: ignore[attr-defined]
             steps.push(float(value))
-            noisy.append(value + drawn[0])
+            noisy.append(drawn[0])
             if not was_open:
                 first = step
             elif not steps._raw:  # type: ignore[attr-defined]
@@ -152,9 +152,7 @@ class TestPeGaSus:
         shared = np.arange(-int(160 / price), int(160 / price) + 1)
         log_total = log_mass(0, 4 / price) - np.abs(shared) * price / 4
         for count in range(2, len(values) + 1):
-            deviation = Fraction(multiplied_deviation(sorted(values[:count])), count)
-            edges = threshold + shared + int(-deviation // 1) + (deviation.denominator > 1)
-            joins = laplace_below(8 / price, edges)
+            joins = laplace_below(8 / price, threshold + shared - multiplied_deviation(sorted(values[:count])) // count)
             closes = ended and count == len(values)
             log_total += np.log(np.maximum(1 - joins if closes else joins, 1e-300))
         highest = log_total.max()

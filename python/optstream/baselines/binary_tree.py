@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import LIMIT, check_scale, noisy
 from optstream.baselines.online import Online, Steps
-from optstream.errors import DataError
+from optstream.errors import DataError, ParameterError
 from optstream.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = ["BinaryTree"]
@@ -53,6 +54,8 @@ class BinaryTree(Online):
     def _check(self) -> None:
         check_count("horizon", self.horizon, 1, 2**40)
         check_scale(self.sensitivity, self.price)
+        if self.horizon * int(np.abs(self.quantised(np.array(self.bounds, dtype=float))).max()) > LIMIT:
+            raise ParameterError(f"horizon is {self.horizon}, but must be less for bounds {self.bounds} and this grid")
 
     @cached_property
     def lengths(self) -> int:
@@ -105,6 +108,6 @@ class _Steps(Steps):
         level = (self._count & -self._count).bit_length() - 1
         # The step completes a run of 2^level steps, which takes the place of the shorter ones.
         self._sums[level] = sum(self._sums[:level]) + units
-        self._noisy[level] = self._sums[level] + laplace(mechanism.sensitivity, mechanism.price)
+        self._noisy[level] = noisy(self._sums[level], mechanism.sensitivity, mechanism.price)
         self._sums[:level] = self._noisy[:level] = [0] * level
         return sum(self._noisy)

@@ -1,4 +1,8 @@
-"""Exact noise on integers of the grid, one step at a time."""
+"""Exact noise on integers of the grid, one step at a time.
+
+Values go through the core, which adds the noise to them as integers. Noise that leaves the core by itself is a double: if
+it lies beyond 2^53 it was rounded, and added to a value it would no longer hide the last digits of that.
+"""
 
 from __future__ import annotations
 
@@ -13,21 +17,34 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["check_scale", "laplace", "laplaces"]
+__all__ = ["LIMIT", "check_scale", "noisy", "noisy_all"]
 
-NOTHING = np.zeros(1)
+LIMIT = 2**53
+"""Integers are clamped to what doubles hold exactly."""
+BOUNDS = (-float(LIMIT), float(LIMIT))
 
 
-def laplaces(count: int, sensitivity: int, epsilon: Fraction) -> NDArray[np.int64]:
-    """Return independent discrete Laplace integers with scale ``sensitivity / epsilon``, rounded up if need be.
+def noisy_all(values: NDArray[np.int64], sensitivity: int, epsilon: Fraction) -> NDArray[np.int64]:
+    """Return integers with independent discrete Laplace noise of scale ``sensitivity / epsilon``.
 
-    A sum of integers that moves by at most ``sensitivity`` costs ``epsilon`` when one of these is added to it.
+    The scale is rounded up if need be. An integer that moves by at most ``sensitivity`` costs ``epsilon``.
 
     >>> from fractions import Fraction
-    >>> laplaces(3, 1, Fraction(1)).shape
-    (3,)
+    >>> noisy_all(np.array([3, -4]), 1, Fraction(1000))
+    array([ 3, -4])
     """
-    return _core.laplace(np.zeros(count), float(sensitivity), epsilon, (0.0, 1.0), 1.0).astype(np.int64)
+    drawn = _core.laplace(values.ravel().astype(float), float(sensitivity), epsilon, BOUNDS, 1.0)
+    return drawn.astype(np.int64).reshape(values.shape)
+
+
+def noisy(value: int, sensitivity: int, epsilon: Fraction) -> int:
+    """Return one integer with discrete Laplace noise; see :func:`noisy_all`.
+
+    >>> from fractions import Fraction
+    >>> noisy(7, 1, Fraction(1000))
+    7
+    """
+    return int(_core.laplace(np.array([float(value)]), float(sensitivity), epsilon, BOUNDS, 1.0)[0])
 
 
 def check_scale(sensitivity: int, epsilon: Fraction) -> None:
@@ -39,14 +56,4 @@ def check_scale(sensitivity: int, epsilon: Fraction) -> None:
     optstream.errors.ParameterError: epsilon is 1/100000000000000000000, but must be at least sensitivity/grid * 2^-52 \
 = 1024 * 2^-52 (or use a coarser grid)
     """
-    laplace(sensitivity, epsilon)
-
-
-def laplace(sensitivity: int, epsilon: Fraction) -> int:
-    """Return one discrete Laplace integer; see :func:`laplaces`.
-
-    >>> from fractions import Fraction
-    >>> laplace(1, Fraction(1000))
-    0
-    """
-    return int(_core.laplace(NOTHING, float(sensitivity), epsilon, (0.0, 1.0), 1.0)[0])
+    noisy(0, sensitivity, epsilon)

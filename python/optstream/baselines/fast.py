@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from optstream.baselines.baseline import check_count, check_positive
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
@@ -121,7 +121,7 @@ class _Steps(Steps):
     def _measure(self, units: int) -> None:
         mechanism, prior = self._mechanism, self._filter.estimate
         scale = mechanism.sensitivity / float(mechanism.price)
-        self._filter.correct(units + laplace(mechanism.sensitivity, mechanism.price), 2 * scale**2)
+        self._filter.correct(noisy(units, mechanism.sensitivity, mechanism.price), 2 * scale**2)
         posterior = self._filter.estimate
         # An error relative to less than alpha would be noise at any budget.
         error = abs(posterior - prior) / max(abs(posterior), mechanism.sensitivity)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.baselines.baseline import Baseline, PrivateSeries, check_count
-from optstream.baselines.exact import check_scale, laplaces
+from optstream.baselines.exact import check_scale, noisy_all
 from optstream.errors import ParameterError
 from optstream.frames import read_periods
 from optstream.statement import Stage
@@ -117,7 +117,7 @@ class Fourier(Baseline):
         rows, restore = read_periods(x, self.guarantee.w)
         # Sums of products of integers stay below 2^53.
         coefficients = self.quantised(rows).reshape(rows.shape) @ self.basis.T
-        noisy = coefficients + laplaces(coefficients.size, self.change, self.price).reshape(coefficients.shape)
+        noisy = noisy_all(coefficients, self.change, self.price)
         return PrivateSeries(restore(noisy @ self._inverse * self.step), self.statement)
 
 

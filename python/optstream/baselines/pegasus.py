@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_positive
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
 from optstream.budget import exact
 from optstream.errors import ParameterError
@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 __all__ = ["PeGaSus"]
+
+LARGEST_SCALE = 2**43
+"""The largest scale of noise for grouping, in grid units: 2^53 is 1024 times as far, and has a chance of exp(-1024)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +65,9 @@ class PeGaSus(Online):
         check_positive("threshold", self.threshold)
         if self.smooth not in {"median", "mean"}:
             raise ParameterError(f"smooth is {self.smooth!r}, but must be 'median' or 'mean'")
-        check_scale(8 * self.sensitivity, self.group_price)
+        # A threshold beyond 2^53 would be rounded; below this scale no threshold ever comes near.
+        if 8 * self.sensitivity / self.group_price > LARGEST_SCALE:
+            raise ParameterError(f"epsilon is {self.guarantee.epsilon}, but must be more (or use a coarser grid)")
         check_scale(self.sensitivity, self.perturb_price)
 
     @cached_property
@@ -109,10 +114,10 @@ class _Steps(Steps):
 
     def _next(self, units: int) -> float:
         mechanism = self._mechanism
-        noisy = units + laplace(mechanism.sensitivity, mechanism.perturb_price)
+        perturbed = noisy(units, mechanism.sensitivity, mechanism.perturb_price)
         if not self._joins(units):
             self._noisy = []
-        insort(self._noisy, noisy)
+        insort(self._noisy, perturbed)
         count = len(self._noisy)
         if mechanism.smooth == "mean":
             return sum(self._noisy) / count
@@ -127,14 +132,12 @@ class _Steps(Steps):
         reach = 2 * self._mechanism.sensitivity
         if not self._raw:
             self._raw = [units]
-            self._limit = self._threshold + laplace(2 * reach, self._mechanism.group_price)
+            self._limit = noisy(self._threshold, 2 * reach, self._mechanism.group_price)
             return False
         insort(self._raw, units)
-        count = len(self._raw)
-        if (
-            multiplied_deviation(self._raw) + count * laplace(4 * reach, self._mechanism.group_price)
-            < count * self._limit
-        ):
+        # Deviations that differ by less than two changes have whole parts that differ by at most as much.
+        deviation = multiplied_deviation(self._raw) // len(self._raw)
+        if noisy(deviation, 4 * reach, self._mechanism.group_price) < self._limit:
             return True
         # The step that ends a group is a group by itself, which no deviation is asked of again.
         self._raw = []

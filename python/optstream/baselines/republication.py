@@ -11,7 +11,7 @@ import numpy as np
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import WHOLE_STREAM
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.window_budget import WindowBudget
 from optstream.statement import Stage
@@ -97,12 +97,12 @@ class RepublicationSteps(Steps):
         self._spent = offer if self._asked and self._is_far(units, offer) else 0
         self._budget.spend(self._spent)
         if self._spent:
-            self._published = units + laplace(self._mechanism.sensitivity, self._mechanism.price(self._spent))
+            self._published = noisy(units, self._mechanism.sensitivity, self._mechanism.price(self._spent))
         self._note(self._spent)
         return self._published
 
     def _is_far(self, units: int, offer: int) -> bool:
         """Return whether the noisy distance exceeds the scale of the noise that the step would get."""
         reach, price = self._mechanism.sensitivity, self._mechanism.price(offer)
-        distance = abs(units - self._published) + laplace(reach, self._mechanism.asked)
+        distance = noisy(abs(units - self._published), reach, self._mechanism.asked)
         return distance * price.numerator > reach * price.denominator

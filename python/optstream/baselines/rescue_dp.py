@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.baselines.baseline import WHOLE_STREAM, Baseline, PrivateSeries, check_count, check_positive
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
 from optstream.baselines.window_budget import PARTS, WindowBudget
@@ -174,10 +174,10 @@ class RescueSteps:
         for group in self._groups(due):
             parts = min(self._streams[number].offer for number in group)
             price = self._mechanism.price(parts)
-            noisy = sum(row[number] for number in group) + laplace(self._mechanism.sensitivity, price)
+            total = noisy(sum(row[number] for number in group), self._mechanism.sensitivity, price)
             for number in group:
                 spent[number] = parts
-                self._streams[number].measured(noisy / len(group), float(price), len(group))
+                self._streams[number].measured(total / len(group), float(price), len(group))
         return [stream.finish(parts) for stream, parts in zip(self._streams, spent, strict=True)]
 
     def _groups(self, due: Sequence[int]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
-from optstream.baselines.exact import check_scale, laplace
+from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
 from optstream.statement import Stage
 
@@ -92,6 +92,6 @@ class _Steps(Steps):
     def _next(self, units: int) -> float:
         self._measured = self._number in self._mechanism.places
         if self._measured:
-            self._last = units + laplace(self._mechanism.sensitivity, self._mechanism.price)
+            self._last = noisy(units, self._mechanism.sensitivity, self._mechanism.price)
         self._number = (self._number + 1) % self._mechanism.guarantee.w
         return self._last
