@@ -1,7 +1,7 @@
 """Exact noise on integers of the grid, one step at a time.
 
-Values go through the core, which adds the noise to them as integers. Noise that leaves the core by itself is a double: if
-it lies beyond 2^53 it was rounded, and added to a value it would no longer hide the last digits of that.
+Values go through the core, which adds the noise to them as integers. Noise that leaves the core by itself is a double:
+if it lies beyond 2^53 it was rounded, and added to a value it would no longer hide the last digits of that.
 """
 
 from __future__ import annotations

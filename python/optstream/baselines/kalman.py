@@ -49,9 +49,11 @@ class Kalman:
             self.estimate, self._variance = measured, noise_variance
         else:
             surprise = measured - self.estimate
-            # The noise, what was not known before and the wandering since make up the surprise.
-            self._moved = MEMORY * self._moved + surprise**2 - noise_variance - self._variance
-            self._steps = MEMORY * self._steps + max(self._since, 1)
+            # The noise, what was not known before and the wandering since make up the surprise. The more of the first
+            # two there is, the less the surprise says of the third.
+            known = noise_variance + self._variance
+            self._moved = MEMORY * self._moved + (surprise**2 - known) / known**2
+            self._steps = MEMORY * self._steps + max(self._since, 1) / known**2
             prior = self._variance + self._since * self.wandering
             gain = prior / (prior + noise_variance)
             self.estimate += gain * surprise
