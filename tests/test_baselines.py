@@ -81,6 +81,17 @@ SOUND_ONLY: dict[str, Callable[..., Any]] = {
     "l1 with cubes": lambda g, **o: ops.OptStream(
         g, sample=ops.L1Sampling(k=4, threshold=50.0), perturb=ops.CubeNoise(), bounds=BOUNDS, **o
     ),
+    "estimate with memory": lambda g, **o: ops.OptStream(
+        g, sample=ops.BucketSampling(k=4), reconstruct=ops.Estimate(season=1), bounds=BOUNDS, **o
+    ),
+    "estimate without memory": lambda g, **o: ops.OptStream(
+        g,
+        sample=ops.EqualSampling(k=g.w),
+        perturb=ops.CubeNoise(),
+        reconstruct=ops.Estimate(memory=False),
+        bounds=BOUNDS,
+        **o,
+    ),
     "buckets": lambda g, **o: ops.OptStream(g, sample=ops.BucketSampling(k=3), bounds=BOUNDS, **o),
 }
 ALL = ONLINE | WHOLE | SOUND_ONLY
