@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import sys
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -138,7 +139,7 @@ class TestForecast:
             arma_forecast(np.full(100, np.nan), 2)
 
     def test_without_statsmodels_it_is_said_what_is_missing(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "statsmodels.tsa.arima.model", None)
+        monkeypatch.setitem(sys.modules, "statsmodels.tsa.arima.model", None)
         with pytest.raises(ops.OptStreamError, match=r"optstream\[evaluate\]"):
             arma_forecast(np.arange(20.0), 2)
 
