@@ -22,7 +22,7 @@ from scipy.signal import lfilter
 import optstream as ops
 from optstream import evaluate
 from optstream.baselines import BinaryTree, EachNode, Fourier, Laplace, RescueDP, Sample
-from optstream.evaluate import Estimate, Forecast, arma_forecast
+from optstream.evaluate import Forecast, Mean, arma_forecast
 
 W = 12
 TREE = ops.Hierarchy.nested({"nation": {"north": ["a", "b"], "south": ["c"]}})
@@ -68,23 +68,23 @@ class TestEstimate:
     def test_intervals_cover_the_mean_as_often_as_stated(self) -> None:
         """Of 4,000 intervals at level 0.9 between 86 and 94 of 100 cover; five standard errors are 2.4 of 100."""
         generator = np.random.default_rng(5)
-        found = [Estimate.of(generator.normal(7, 2, 6).tolist(), 0.9) for _ in range(4000)]
+        found = [Mean.of(generator.normal(7, 2, 6).tolist(), 0.9) for _ in range(4000)]
         assert 0.876 < np.mean([estimate.low <= 7 <= estimate.high for estimate in found]) < 0.924
 
     def test_one_trial_has_no_interval(self) -> None:
-        single = Estimate.of([5.0])
+        single = Mean.of([5.0])
         assert (single.mean, single.low, single.high) == (5.0, -math.inf, math.inf)
         assert str(single) == "5"
-        assert str(Estimate.of([4.0, 6.0], 0.5)) == "5 ± 1"
+        assert str(Mean.of([4.0, 6.0], 0.5)) == "5 ± 1"
 
     def test_the_logarithm_is_that_of_the_mean(self) -> None:
-        assert Estimate.of([50.0, 150.0]).log10 == 2
-        assert Estimate.of([0.0]).log10 == -math.inf
+        assert Mean.of([50.0, 150.0]).log10 == 2
+        assert Mean.of([0.0]).log10 == -math.inf
 
     @pytest.mark.parametrize(("values", "level"), [([], 0.95), ([1.0], 0.0), ([1.0], 1.0)])
     def test_wrong_parameters_are_refused(self, values: list[float], level: float) -> None:
         with pytest.raises(ops.ParameterError):
-            Estimate.of(values, level)
+            Mean.of(values, level)
 
 
 class TestForecast:

@@ -20,15 +20,15 @@ from optstream.evaluate.errors import (
     period_errors,
     point_error,
 )
-from optstream.evaluate.estimate import Estimate
 from optstream.evaluate.forecast import Forecast, arma_forecast
+from optstream.evaluate.mean import Mean
 from optstream.evaluate.trials import compare, evaluate
 
 __all__ = [
     "Comparison",
-    "Estimate",
     "Evaluation",
     "Forecast",
+    "Mean",
     "arma_forecast",
     "compare",
     "consistency_error",

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from fractions import Fraction
 
-    from optstream.evaluate.estimate import Estimate
+    from optstream.evaluate.mean import Mean
 
 __all__ = ["Comparison", "Evaluation"]
 
@@ -31,12 +31,12 @@ class Evaluation:
     true_epsilon: Fraction
     """What the worst window truly costs."""
     calibration: str
-    errors: dict[str, Estimate]
+    errors: dict[str, Mean]
     """``point``: mean absolute error of a step. ``period``: L1 error of a period. ``feature 1``, ...: error of the sum
     of a cell. ``level 0``, ...: error of a step on a level of a hierarchy. ``consistency``: how far parents are from
     the sums of their children. ``forecast``: error of a forecast of the next period."""
 
-    def __getitem__(self, error: str) -> Estimate:
+    def __getitem__(self, error: str) -> Mean:
         """Return an error by its name."""
         if error not in self.errors:
             raise ParameterError(f"error is {error!r}, but must be one of {', '.join(self.errors)}")

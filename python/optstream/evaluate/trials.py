@@ -15,7 +15,7 @@ from tqdm.auto import tqdm
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.evaluate.comparison import Comparison, Evaluation
 from optstream.evaluate.errors import consistency_error, feature_error, level_errors, period_errors, point_error
-from optstream.evaluate.estimate import Estimate
+from optstream.evaluate.mean import Mean
 from optstream.frames import read_leaves, read_periods
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ class _Work:
             epsilon=statement.guarantee.epsilon,
             true_epsilon=statement.epsilon,
             calibration=statement.calibration,
-            errors={name: Estimate.of([trial[name] for trial in trials], level) for name in trials[0]},
+            errors={name: Mean.of([trial[name] for trial in trials], level) for name in trials[0]},
         )
 
 

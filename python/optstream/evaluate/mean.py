@@ -14,15 +14,15 @@ from optstream.errors import ParameterError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Estimate"]
+__all__ = ["Mean"]
 
 
 @dataclass(frozen=True)
-class Estimate:
+class Mean:
     """The mean of independent trials with its confidence interval (Student).
 
     Example:
-        >>> found = Estimate.of([9.0, 10.0, 11.0], level=0.95)
+        >>> found = Mean.of([9.0, 10.0, 11.0], level=0.95)
         >>> round(found.mean, 1), round(found.low, 1), round(found.high, 1)
         (10.0, 7.5, 12.5)
         >>> found.log10
@@ -35,8 +35,8 @@ class Estimate:
     trials: int
 
     @classmethod
-    def of(cls, values: Sequence[float], level: float = 0.95) -> Estimate:
-        """Return the estimate from what the trials gave; one trial has no interval.
+    def of(cls, values: Sequence[float], level: float = 0.95) -> Mean:
+        """Return the mean of what the trials gave; one trial has no interval.
 
         Raises:
             ParameterError: There is no trial, or the level does not lie between 0 and 1.
