@@ -381,6 +381,7 @@ class TestTuningItself:
         (lambda: mechanism(retune=True, reconstruct=ops.Linear()), "retune is True"),
         (lambda: mechanism(retune=True, reconstruct=ops.Estimate(memory=False)), "retune is True"),
         (lambda: mechanism(reconstruct=ops.Linear()).remembered(), "reconstruct is not an Estimate"),
+        (lambda: mechanism(bounds=(0, 1e95), grid=2.0**300), "must stay below 1e\\+90"),
     ],
 )
 def test_misuse_is_refused(build: Callable[[], Any], match: str) -> None:

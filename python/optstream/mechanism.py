@@ -164,6 +164,8 @@ class OptStream:
         object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
         # Building the plan now finds what is wrong before there is any data.
         _ = self._calibration.plan if hierarchy is None else self._tree
+        if self.estimator is not None:
+            self.estimator.check()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from the parameters, such as the plan in Rust."""
