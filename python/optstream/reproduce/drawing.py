@@ -85,7 +85,7 @@ def bars(rows: Sequence[Row], groups: Callable[[Row], str], *, panels: Sequence[
         panels: The streams, from left to right.
         plain: Whether to draw the errors themselves, not their common logarithms.
     """
-    figure = empty_figure("png", figsize=(5.2 * len(panels), 6.4), layout="constrained")
+    figure = empty_figure("png", figsize=(5.2 * max(len(panels), 2), 6.4), layout="constrained")
     grid = figure.subplots(2, len(panels), sharey="row" if plain else True, squeeze=False)
     for (line, calibration), (column, panel) in product(enumerate(CALIBRATIONS), enumerate(panels)):
         chosen = [row for row in rows if row.stream == panel and row.calibration in {calibration, "none"}]
@@ -147,7 +147,7 @@ def forecasts(past: Array, day: Array, panels: Mapping[str, Mapping[str, tuple[A
     return figure
 
 
-def lines(rows: Sequence[Row], *, title: str) -> Any:
+def lines(rows: Sequence[Row]) -> Any:
     """Draw errors against epsilon on logarithmic axes: a panel for each calibration, a line for each mechanism."""
     figure = empty_figure("png", figsize=(10, 4), layout="constrained")
     for axes, calibration in zip(figure.subplots(1, 2, sharey=True), CALIBRATIONS, strict=True):
@@ -158,12 +158,12 @@ def lines(rows: Sequence[Row], *, title: str) -> Any:
                 [float(row.epsilon) for row in own],
                 [row.mean.mean for row in own],
                 marker="o",
-                label=f"{mechanism}, true ε = {float((own[0].true_epsilon or 0) / own[0].epsilon):.3g} times",
+                label=f"{mechanism}, costs {float((own[0].true_epsilon or 0) / own[0].epsilon):.3g} ε",
             )
         axes.set(xscale="log", yscale="log", xlabel="ε that was asked for", title=NAMES[calibration])
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
-    figure.get_axes()[0].set_ylabel(title)
+    figure.get_axes()[0].set_ylabel("mean absolute error")
     return figure
 
 

@@ -16,7 +16,7 @@ from optstream.reproduce.drawing import NAMES, bars, forecasts, lines, overlays
 from optstream.reproduce.everything import everything
 from optstream.reproduce.mechanisms import BOUNDS, CALIBRATIONS, W, components, of_paper
 from optstream.reproduce.study import ALPHAS, EPSILONS, SEASONS, Drawn, Setting, settings
-from optstream.reproduce.tables import Row
+from optstream.reproduce.tables import Row, short
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -70,7 +70,7 @@ def _overlays(
                 values = np.maximum(one.release(real).values, 0.0)
                 row = _single(name, "January", setting, (mechanism, one), point=point_error(values, real))
                 rows.append(row)
-                panels[mechanism] = values, f"true ε {row.true_shown}, error {row.mean.mean:.3g}"
+                panels[mechanism] = values, f"true ε {row.true_shown}, error {short(row.mean.mean)}"
         words = f"January of one region and its private versions, {NAMES[calibration]}."
         pictures[f"{name}-{calibration}"] = overlays(real, released), words
     return Drawn(rows, pictures)
@@ -139,7 +139,7 @@ def _forecast(study: Study, name: str) -> Drawn:
     past, day = load.region[first - WEEKS * W : first], load.region[first : first + W]
     shown_steps = 7 * W
     real = arma_forecast(past, W)
-    plain = f"error {point_error(real, day):.3g}"
+    plain = f"error {short(point_error(real, day))}"
     rows = [_unprotected(name, "2 February", setting, point_error(real, day))]
     panels: dict[str, dict[str, tuple[Array, Array, str]]] = {}
     for calibration in tqdm(CALIBRATIONS, desc="forecasting", disable=None, leave=False):
@@ -150,7 +150,7 @@ def _forecast(study: Study, name: str) -> Drawn:
             error = point_error(forecast, day)
             row = _single(name, "2 February", setting, (mechanism, one), forecast=error)
             rows.append(row)
-            found[mechanism] = values[-shown_steps:], forecast, f"true ε {row.true_shown}, error {error:.3g}"
+            found[mechanism] = values[-shown_steps:], forecast, f"true ε {row.true_shown}, error {short(error)}"
     words = "Forecasts of 2 February from real data and from releases, as printed in the paper and sound."
     return Drawn(rows, {name: (forecasts(past[-shown_steps:], day, panels), words)})
 
@@ -223,17 +223,23 @@ def _samplers(study: Study, name: str) -> Drawn:
         found = components(guarantee, calibration)
         return {"every step": found["P"], "L1-sampling": found["P S"], "equal spacing": found["P S, equal"]}
 
-    choices = settings(epsilons=WIDE_EPSILONS)
-    february = {"February": study.data.load.all_regions("February")}
-    rows = study.measure(name, choices, february, made=made)
-    places = [
-        _single(name, "February", setting, ("L1-sampling", one), median_step=_middle(one.release(x)))
-        for setting in choices
-        for calibration in CALIBRATIONS
-        for one, x in [(made(setting.guarantee, calibration)["L1-sampling"], february["February"])]
+    load, choices = study.data.load, settings(epsilons=WIDE_EPSILONS)
+    streams = {"twelve regions": load.all_regions("February"), "one region": load.region[load.days("February")]}
+    rows = study.measure(name, choices, streams, made=made)
+    chosen = [
+        ("L1-sampling", made(one.guarantee, kind)["L1-sampling"], one) for one in choices for kind in CALIBRATIONS
     ]
-    words = "Error of L1-sampling, equal spacing and measuring every step against epsilon."
-    return Drawn(rows + places, {name: (lines(rows, title="mean absolute error"), words)})
+    places = [
+        _single(name, stream, setting, (mechanism, one), median_step=_middle(one.release(x)))
+        for stream, x in streams.items()
+        for mechanism, one, setting in chosen
+    ]
+    words = "Error of L1-sampling, equal spacing and measuring every step against epsilon, February,"
+    pictures = {
+        f"{name}-{stream.split()[0]}": (lines([row for row in rows if row.stream == stream]), f"{words} {stream}.")
+        for stream in streams
+    }
+    return Drawn(rows + places, pictures)
 
 
 def _middle(release: Any) -> float:

@@ -76,8 +76,8 @@ def reproduce(
         drawn[name] = FIGURES[name].run(study, name)
     minutes = (time.monotonic() - begin) / 60
     about = (
-        f"optstream {version('optstream')}; {study.trials} trials of a month{', quick' if quick else ''}; "
-        f"{minutes:.1f} minutes with {study.processes} processes."
+        f"optstream {version('optstream')}; trials of a month: {study.trials}{' (quick)' if quick else ''}; "
+        f"minutes: {minutes:.1f}; processes: {study.processes}."
     )
     return assembled(drawn, about)
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from optstream.evaluate import Evaluation, Mean
 
-__all__ = ["HEADER", "Row", "best_first", "to_csv", "to_markdown"]
+__all__ = ["HEADER", "Row", "best_first", "short", "to_csv", "to_markdown"]
 
 HEADER = (
     "figure",
@@ -91,6 +91,15 @@ class Row:
             f"{found.log10:.3f}",
             str(found.trials),
         )
+
+
+def short(value: float) -> str:
+    """Return an error for people, in three digits or as a whole number.
+
+    >>> short(0.12345), short(4680.4)
+    ('0.123', '4,680')
+    """
+    return f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"  # noqa: PLR2004
 
 
 def best_first(rows: Iterable[Row]) -> list[Row]:
