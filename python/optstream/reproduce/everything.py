@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,8 +68,13 @@ def typical(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
 
 def _done(jobs: Sequence[Job], processes: int) -> Iterator[list[Row]]:
     bar = tqdm(total=len(jobs), desc="all mechanisms", unit="stream", disable=None, leave=False)
-    with bar, multiprocessing.get_context("fork").Pool(processes, initializer=_alone) as pool:
-        for rows in pool.imap_unordered(_rows, jobs):
+    with bar, ExitStack() as stack:
+        if processes == 1:
+            found: Iterator[list[Row]] = map(_rows, jobs)
+        else:
+            pool = stack.enter_context(multiprocessing.get_context("fork").Pool(processes, initializer=_alone))
+            found = pool.imap_unordered(_rows, jobs)
+        for rows in found:
             bar.update()
             yield rows
 
