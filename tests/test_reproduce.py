@@ -24,10 +24,10 @@ from matplotlib.image import imread
 from optstream.cli import reproduce as command
 from optstream.cli.app import run
 from optstream.errors import DataError
+from optstream.evaluate import Mean
 from optstream.reproduce import FIGURES
 from optstream.reproduce.data import DAYS, Folder
-from optstream.reproduce.everything import typical
-from optstream.reproduce.tables import HEADER
+from optstream.reproduce.tables import HEADER, Row, ranking, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,17 +209,34 @@ def test_the_long_table_is_sorted_and_has_all_mechanisms(made: Path) -> None:
     assert len(by_place) == len(DAYS) * 3
     assert all(errors == sorted(errors) for errors in by_place.values())
     assert len({row["mechanism"] for row in rows}) == 20
+    assert (made / "errors.md").read_text(encoding="utf-8").count("times Laplace") == 3
 
 
-def test_errors_are_compared_with_plain_noise() -> None:
-    from optstream.evaluate import Mean  # noqa: PLC0415
-    from optstream.reproduce.tables import Row  # noqa: PLC0415
+def invented_row(stream: str, mechanism: str, error: float, true_epsilon: int = 1) -> Row:
+    return Row(
+        figure="errors",
+        stream=stream,
+        alpha=1.0,
+        epsilon=Fraction(1),
+        mechanism=mechanism,
+        calibration="sound",
+        true_epsilon=Fraction(true_epsilon),
+        error="point",
+        mean=Mean.of([error]),
+    )
 
-    rows = [
-        Row("errors", stream, 1.0, Fraction(1), mechanism, "sound", Fraction(1), "point", Mean.of([error]))
-        for stream, mechanism, error in (("a", "Laplace", 8.0), ("a", "x", 2.0), ("b", "Laplace", 9.0), ("b", "x", 9.0))
+
+def test_errors_are_ranked_beside_plain_noise() -> None:
+    rows = [invented_row("a", "Laplace", 8), invented_row("a", "x", 2), invented_row("b", "Laplace", 9000)]
+    rows += [invented_row("b", "x", 9000), invented_row("a", "printed", 1, true_epsilon=9)]
+    assert typical(rows, Fraction(1)) == pytest.approx({"printed": 1 / 8, "x": 0.5, "Laplace": 1.0})
+    assert ranking(rows).splitlines()[2:] == [
+        "| stream | printed | x | Laplace |",
+        "| --- | --: | --: | --: |",
+        "| a | 1 | **2** | 8 |",
+        "| b |  | 9,000 | **9,000** |",
+        "| *times Laplace* | 0.125 | 0.5 | 1 |",
     ]
-    assert typical(rows) == {"x": {1.0: pytest.approx(0.5)}, "Laplace": {1.0: pytest.approx(1.0)}}
 
 
 class Page(HTMLParser):

@@ -167,21 +167,17 @@ def lines(rows: Sequence[Row]) -> Any:
     return figure
 
 
-def dots(errors: Mapping[str, Mapping[float, float]]) -> Any:
-    """Draw how many times the error of the plain Laplace mechanism every mechanism has, a line for each."""
-    figure = empty_figure("png", figsize=(9, 1.2 + 0.28 * len(errors)), layout="constrained")
+def dots(ratios: Mapping[float, Mapping[str, float]]) -> Any:
+    """Draw how many times the error of the plain Laplace mechanism every mechanism has, for every epsilon."""
+    names = list(next(iter(ratios.values())))
+    figure = empty_figure("png", figsize=(9, 1.2 + 0.28 * len(names)), layout="constrained")
     axes = figure.subplots()
-    for index, epsilon in enumerate(sorted({epsilon for found in errors.values() for epsilon in found}, reverse=True)):
-        axes.plot(
-            [found[epsilon] for found in errors.values()],
-            range(len(errors)),
-            "osD"[index % 3],
-            label=f"ε = {epsilon:g}",
-        )
+    for (epsilon, found), mark in zip(ratios.items(), "osD", strict=True):
+        axes.plot([found[name] for name in names], range(len(names)), mark, label=f"epsilon = {epsilon:g}")
     axes.axvline(1, color="black", linewidth=1)
     axes.set(xscale="log", xlabel="error, as a multiple of the plain Laplace mechanism's (geometric mean over streams)")
-    axes.set_yticks(range(len(errors)), list(errors), fontsize="small")
+    axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")
     return figure

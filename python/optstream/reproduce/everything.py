@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 from tqdm.auto import tqdm
 
 from optstream.evaluate import compare
@@ -17,7 +16,7 @@ from optstream.guarantee import Guarantee
 from optstream.reproduce.drawing import dots
 from optstream.reproduce.mechanisms import learners, quick_ones, step_by_step
 from optstream.reproduce.study import EPSILONS, Drawn
-from optstream.reproduce.tables import Row, best_first
+from optstream.reproduce.tables import Row, best_first, typical
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,7 +26,7 @@ if TYPE_CHECKING:
 
     Job = tuple[str, Stream, float, tuple[int, int, int]]
 
-__all__ = ["everything", "typical"]
+__all__ = ["everything"]
 
 
 def everything(study: Study, name: str) -> Drawn:
@@ -46,24 +45,8 @@ def everything(study: Study, name: str) -> Drawn:
     found = [row for rows in _done(jobs, study.processes) for row in rows]
     order = {stream.name: place for place, stream in enumerate(streams)}
     rows = best_first(sorted(found, key=lambda row: order[row.stream]))
-    return Drawn(rows, {name: (dots(typical(rows)), "Mean absolute errors of all mechanisms, relative to Laplace.")})
-
-
-def typical(rows: Sequence[Row]) -> dict[str, dict[float, float]]:
-    """Return for every mechanism and epsilon how many times the error of the plain Laplace mechanism it has.
-
-    It is the geometric mean over the streams, and the best mechanism at the largest epsilon comes first.
-    """
-    plain = {(row.stream, row.epsilon): row.mean.mean for row in rows if row.mechanism == "Laplace"}
-    ratios: dict[str, dict[float, list[float]]] = {}
-    for row in rows:
-        of_mechanism = ratios.setdefault(row.mechanism, {}).setdefault(float(row.epsilon), [])
-        of_mechanism.append(row.mean.mean / plain[row.stream, row.epsilon])
-    found = {
-        mechanism: {epsilon: float(np.exp(np.mean(np.log(values)))) for epsilon, values in by_epsilon.items()}
-        for mechanism, by_epsilon in ratios.items()
-    }
-    return dict(sorted(found.items(), key=lambda entry: entry[1][max(entry[1])]))
+    ratios = {float(epsilon): typical(rows, epsilon) for epsilon in dict.fromkeys(row.epsilon for row in rows)}
+    return Drawn(rows, {name: (dots(ratios), "Mean absolute errors of all mechanisms, relative to Laplace.")})
 
 
 def _done(jobs: Sequence[Job], processes: int) -> Iterator[list[Row]]:

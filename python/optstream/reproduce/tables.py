@@ -6,6 +6,7 @@ import csv
 import io
 import math
 from dataclasses import dataclass
+from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
 from optstream.budget import shown
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from optstream.evaluate import Evaluation, Mean
 
-__all__ = ["HEADER", "Row", "best_first", "short", "to_csv", "to_markdown"]
+__all__ = ["HEADER", "Row", "best_first", "ranking", "short", "to_csv", "to_markdown", "typical"]
 
 HEADER = (
     "figure",
@@ -107,6 +108,48 @@ def best_first(rows: Iterable[Row]) -> list[Row]:
     rows = list(rows)
     order = {stream: place for place, stream in enumerate(dict.fromkeys(row.stream for row in rows))}
     return sorted(rows, key=lambda row: (order[row.stream], row.error, row.alpha, -row.epsilon, row.mean.mean))
+
+
+def typical(rows: Iterable[Row], epsilon: Fraction, reference: str = "Laplace") -> dict[str, float]:
+    """Return for every mechanism how many times the error of another one it has, best first.
+
+    It is the geometric mean over the streams of the mechanism.
+    """
+    own = [row for row in rows if row.epsilon == epsilon]
+    plain = {row.stream: row.mean.mean for row in own if row.mechanism == reference}
+    ratios: dict[str, list[float]] = {}
+    for row in own:
+        ratios.setdefault(row.mechanism, []).append(row.mean.mean / plain[row.stream])
+    found = {mechanism: geometric_mean(values) for mechanism, values in ratios.items()}
+    return dict(sorted(found.items(), key=lambda entry: entry[1]))
+
+
+def ranking(rows: Sequence[Row]) -> str:
+    """Return errors in Markdown, a table for every epsilon: a line for every stream, the best mechanism first.
+
+    Columns follow the geometric mean over streams, and what is best for a stream within the epsilon that was asked for
+    stands in bold.
+    """
+    tables = []
+    for epsilon in dict.fromkeys(row.epsilon for row in rows):
+        order = typical(rows, epsilon)
+        errors = {(row.stream, row.mechanism): row for row in rows if row.epsilon == epsilon}
+        lines = [["stream", *order], ["---"] + ["--:"] * len(order)]
+        for stream in dict.fromkeys(row.stream for row in rows):
+            honest = [row for row in errors.values() if row.stream == stream and row.true_epsilon == epsilon]
+            best = min(honest, key=lambda row: row.mean.mean)
+            cells = [errors.get((stream, mechanism)) for mechanism in order]
+            lines.append([stream, *(_ranked(row, best) for row in cells)])
+        lines.append(["*times Laplace*", *(f"{ratio:.3g}" for ratio in order.values())])
+        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        tables.append(f"### Epsilon {shown(epsilon)}\n\n{table}\n")
+    return "\n".join(tables)
+
+
+def _ranked(row: Row | None, best: Row) -> str:
+    if row is None:
+        return ""
+    return f"**{short(row.mean.mean)}**" if row is best else short(row.mean.mean)
 
 
 def to_csv(rows: Iterable[Row]) -> str:
