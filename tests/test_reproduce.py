@@ -27,7 +27,7 @@ from optstream.errors import DataError
 from optstream.evaluate import Mean
 from optstream.reproduce import FIGURES
 from optstream.reproduce.data import DAYS, Folder
-from optstream.reproduce.tables import HEADER, Row, ranking, typical
+from optstream.reproduce.tables import HEADER, Row, pivot, ranking, typical
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -209,7 +209,9 @@ def test_the_long_table_is_sorted_and_has_all_mechanisms(made: Path) -> None:
     assert len(by_place) == len(DAYS) * 3
     assert all(errors == sorted(errors) for errors in by_place.values())
     assert len({row["mechanism"] for row in rows}) == 20
-    assert (made / "errors.md").read_text(encoding="utf-8").count("times Laplace") == 3
+    summary = (made / "summary.md").read_text(encoding="utf-8")
+    assert summary.count("times Laplace") == 3
+    assert all(f"## {figure.title}\n" in summary for figure in FIGURES.values())
 
 
 def invented_row(stream: str, mechanism: str, error: float, true_epsilon: int = 1) -> Row:
@@ -236,6 +238,16 @@ def test_errors_are_ranked_beside_plain_noise() -> None:
         "| a | 1 | **2** | 8 |",
         "| b |  | 9,000 | **9,000** |",
         "| *times Laplace* | 0.125 | 0.5 | 1 |",
+    ]
+
+
+def test_a_pivot_has_the_true_epsilon_beside_what_costs_more() -> None:
+    rows = [invented_row("a", "x", 8), invented_row("b", "x", 2), invented_row("b", "y", 1234.5, true_epsilon=9)]
+    assert pivot(rows).splitlines() == [
+        "| stream | error | alpha | epsilon | x | y |",
+        "| --- | --- | --: | --: | --: | --: |",
+        "| a | point | 1 | 1 | 8 |  |",
+        "| b | point | 1 | 1 | 2 | 1,234 (ε 9) |",
     ]
 
 

@@ -32,8 +32,8 @@ def reproduce(
 ) -> None:
     """Run every figure and table of the OptStream paper's evaluation again, sound and as printed.
 
-    Writes pictures (PNG, SVG), one table with all numbers (CSV, Markdown) and a page that holds everything. What it
-    writes depends on the data and is not private.
+    Writes pictures (PNG, SVG), one table with all numbers (CSV, Markdown), a summary (Markdown) and a page that holds
+    everything. What it writes depends on the data and is not private.
     """
     from optstream.reproduce import reproduce as run  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from optstream.reproduce.data import Folder
 from optstream.reproduce.figures import FIGURES
 from optstream.reproduce.page import Section, page
 from optstream.reproduce.study import Study
-from optstream.reproduce.tables import Row, ranking, to_csv, to_markdown
+from optstream.reproduce.tables import Row, pivot, ranking, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,8 +30,9 @@ __all__ = ["QUICK_TRIALS", "TRIALS", "Made", "assembled", "reproduce"]
 TRIALS = 30
 QUICK_TRIALS = 3
 PAGE, CSV, MARKDOWN = "index.html", "results.csv", "results.md"
+SUMMARY = "summary.md"
 LONG = "errors"
-"""The figure whose rows are also ranked, in a file of its own."""
+"""The figure whose rows are ranked in the summary."""
 
 
 @dataclass(frozen=True)
@@ -98,8 +99,10 @@ def assembled(drawn: dict[str, Drawn], about: str) -> Made:
     files[PAGE] = page(sections, about).encode()
     files[CSV] = to_csv(rows).encode()
     files[MARKDOWN] = to_markdown(rows).encode()
-    if LONG in drawn:
-        files[f"{LONG}.md"] = ranking(drawn[LONG].rows).encode()
+    files[SUMMARY] = "\n".join(
+        f"## {FIGURES[name].title}\n\n{(ranking if name == LONG else pivot)(found.rows)}"
+        for name, found in drawn.items()
+    ).encode()
     return Made(rows, files)
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from optstream.evaluate import Evaluation, Mean
 
-__all__ = ["HEADER", "Row", "best_first", "ranking", "short", "to_csv", "to_markdown", "typical"]
+__all__ = ["HEADER", "Row", "best_first", "pivot", "ranking", "short", "to_csv", "to_markdown", "typical"]
 
 HEADER = (
     "figure",
@@ -141,8 +141,7 @@ def ranking(rows: Sequence[Row]) -> str:
             cells = [errors.get((stream, mechanism)) for mechanism in order]
             lines.append([stream, *(_ranked(row, best) for row in cells)])
         lines.append(["*times Laplace*", *(f"{ratio:.3g}" for ratio in order.values())])
-        table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
-        tables.append(f"### Epsilon {shown(epsilon)}\n\n{table}\n")
+        tables.append(f"### Epsilon {shown(epsilon)}\n\n{_lines(lines)}")
     return "\n".join(tables)
 
 
@@ -150,6 +149,33 @@ def _ranked(row: Row | None, best: Row) -> str:
     if row is None:
         return ""
     return f"**{short(row.mean.mean)}**" if row is best else short(row.mean.mean)
+
+
+def pivot(rows: Sequence[Row]) -> str:
+    """Return errors in Markdown: a line for every setting, a column for every mechanism and calibration.
+
+    The true epsilon stands beside an error where it is larger than what was asked for.
+    """
+    columns = list(dict.fromkeys((row.mechanism, row.calibration) for row in rows))
+    settings: dict[tuple[str, ...], dict[tuple[str, str], Row]] = {}
+    for row in rows:
+        setting = (row.stream, row.error, f"{row.alpha:g}", shown(row.epsilon))
+        settings.setdefault(setting, {})[row.mechanism, row.calibration] = row
+    titles = [name + (", as printed" if calibration == "paper" else "") for name, calibration in columns]
+    lines = [["stream", "error", "alpha", "epsilon", *titles], ["---"] * 2 + ["--:"] * (2 + len(columns))]
+    lines += [[*setting, *(_priced(found.get(column)) for column in columns)] for setting, found in settings.items()]
+    return _lines(lines)
+
+
+def _priced(row: Row | None) -> str:
+    if row is None:
+        return ""
+    broken = row.true_epsilon is not None and row.true_epsilon > row.epsilon
+    return short(row.mean.mean) + (f" (ε {float(row.true_epsilon or 0):.3g})" if broken else "")
+
+
+def _lines(lines: Iterable[Sequence[str]]) -> str:
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def to_csv(rows: Iterable[Row]) -> str:
@@ -166,4 +192,4 @@ def to_markdown(rows: Iterable[Row], columns: Sequence[str] = HEADER) -> str:
     chosen = [HEADER.index(column) for column in columns]
     lines = [[HEADER[index].replace("_", " ") for index in chosen], ["---"] * len(chosen)]
     lines += [[row.cells[index] for index in chosen] for row in rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+    return _lines(lines)
