@@ -78,7 +78,7 @@ def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def rows_of(folder: Path) -> list[dict[str, str]]:
-    return list(csv.DictReader((folder / "results.csv").open(encoding="utf-8")))
+    return list(csv.DictReader((folder / "results.csv").read_text(encoding="utf-8").splitlines()))
 
 
 def test_the_help_names_every_figure() -> None:
