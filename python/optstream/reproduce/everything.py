@@ -35,7 +35,7 @@ def everything(study: Study, name: str) -> Drawn:
     if study.quick:
         first = {stream.name.partition("/")[0]: stream.shortened() for stream in reversed(streams)}
         streams = list(reversed(first.values()))
-    trials = study.fewer(3), study.fewer(10), study.fewer(15)
+    trials = study.fewer(3), study.fewer(10), study.fewer(30)
     # The longest first, so that no process waits long for another at the end.
     jobs: list[Job] = [
         (name, stream, epsilon, trials)

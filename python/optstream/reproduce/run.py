@@ -57,7 +57,7 @@ def reproduce(
         data: The folder with the streams.
         figures: Names from :data:`FIGURES`; all of them by default.
         trials: How often a month is released: 30 by default, 3 if quick. Forecasts are tried a third as often; whole
-            streams a third, a tenth or a fifteenth as often, the longer they take.
+            streams a third, a tenth or a thirtieth as often, the longer they take; each at least once.
         quick: Whether to leave out most streams of the long table, most of their days, and most forecasts.
         processes: How many processes share the work; as many as this one may use cores by default.
 
