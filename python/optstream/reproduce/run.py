@@ -31,6 +31,7 @@ TRIALS = 30
 QUICK_TRIALS = 3
 PAGE, CSV, MARKDOWN = "index.html", "results.csv", "results.md"
 SUMMARY = "summary.md"
+COLOURS = 64
 LONG = "errors"
 """The figure whose rows are ranked in the summary."""
 
@@ -125,4 +126,14 @@ def _check_installed() -> None:
 def _saved(figure: Any, kind: str) -> bytes:
     target = io.BytesIO()
     figure.savefig(target, format=kind, dpi=100)
+    return _compact(target) if kind == "png" else target.getvalue()
+
+
+def _compact(picture: io.BytesIO) -> bytes:
+    """Return a picture in few colours, which takes a third of the room and looks the same."""
+    from PIL import Image  # noqa: PLC0415  (comes with matplotlib)
+
+    target = io.BytesIO()
+    with Image.open(picture) as image:
+        image.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE).save(target, format="png", optimize=True)
     return target.getvalue()
