@@ -109,7 +109,7 @@ def _panel(axes: Any, rows: Sequence[Row], groups: Callable[[Row], str], *, plai
         axes.bar(xs, [height for _, height in own], width * 0.92, color=COLOURS.get(mechanism), label=mechanism)
         for x, (row, height) in zip(xs, own, strict=True):
             broken = row.true_epsilon is not None and row.true_epsilon > row.epsilon
-            note = "no privacy" if row.true_epsilon is None else f"ε {float(row.true_epsilon):.3g}"
+            note = "ε ∞" if row.true_epsilon is None else f"ε {float(row.true_epsilon):.3g}"
             axes.annotate(
                 note, (x, height), (0, 2), textcoords="offset points", rotation=90, ha="center", va="bottom",
                 fontsize=7, color=RED if broken else "#333333",
