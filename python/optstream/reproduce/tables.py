@@ -136,7 +136,7 @@ def ranking(rows: Sequence[Row]) -> str:
         errors = {(row.stream, row.mechanism): row for row in rows if row.epsilon == epsilon}
         lines = [["stream", *order], ["---"] + ["--:"] * len(order)]
         for stream in dict.fromkeys(row.stream for row in rows):
-            honest = [row for row in errors.values() if row.stream == stream and row.true_epsilon == epsilon]
+            honest = [row for row in errors.values() if row.stream == stream and (row.true_epsilon or 0) <= epsilon]
             best = min(honest, key=lambda row: row.mean.mean)
             cells = [errors.get((stream, mechanism)) for mechanism in order]
             lines.append([stream, *(_ranked(row, best) for row in cells)])
