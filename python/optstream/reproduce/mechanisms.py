@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from optstream.baselines import (
     BinaryTree,
@@ -46,6 +49,8 @@ THRESHOLD = 1000.0
 """The paper's threshold of L1-sampling: about a tenth of the mean load of a region."""
 SAMPLES = 10
 FEWER_SAMPLES = 5
+ZEROS = "Zeros, no data"
+"""What costs nothing and tells nothing: whatever is not closer than this tells nothing either."""
 MANY_MEGAWATTS = 50
 
 
@@ -130,6 +135,9 @@ def quick_ones(stream: Stream, guarantee: Guarantee) -> Mechanisms:
         "Laplace": laplace,
         "Laplace, clamped": Adapted(
             guarantee, laplace.statement, lambda x: _Values(laplace.release(x).values.clip(*bounds))
+        ),
+        ZEROS: Adapted(
+            guarantee, replace(laplace.statement, epsilon=Fraction(0), stages=()), lambda x: _Values(np.zeros_like(x))
         ),
         "Laplace with cube noise": OptStream(
             guarantee, sample=EqualSampling(stream.w), perturb=CubeNoise(), bounds=bounds
