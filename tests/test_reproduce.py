@@ -72,7 +72,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Run everything once."""
     folder = tmp_path_factory.mktemp("made") / "deep" / "out"
-    arguments = ["reproduce", "--data", data, "--quick", "--trials", "2", "--processes", "1", "-o", folder]
+    arguments = ["reproduce", "--data", data, "--quick", "--trials", "2", "--processes", "2", "-o", folder]
     assert run([str(argument) for argument in arguments]) == 0
     return folder
 
