@@ -79,8 +79,8 @@ def page(sections: Sequence[Section], about: str) -> str:
 <p class="meta">{escape(about)}</p>
 <p>Every figure is shown in two calibrations. <em>Sound</em> noise makes any window of w consecutive steps cost exactly
 the epsilon that is asked for. <em>As printed</em> is the noise of the paper's formulas, which costs more: the true
-epsilon of the worst window stands beside every bar, in red where it is larger than asked for. The words at an orange line
-say what the paper claims of a figure.</p>
+epsilon of the worst window stands beside every bar, in red where it is larger than asked for. The words at an orange
+line say what the paper claims of a figure.</p>
 <nav aria-label="Contents"><strong>Contents</strong><ol>{contents}</ol></nav>
 <main>
 {"".join(_section(section) for section in sections)}
