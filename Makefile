@@ -7,7 +7,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo bench audit serve docs wheel clean
+.PHONY: help test check demo bench accuracy audit serve docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -55,8 +55,14 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench_ledger.py
 	$(BIN)/python tools/bench_events.py
 
-audit: $(STAMPS)/build ## Attack everything that ships and everything that is known to be broken; print the tables
+# The streams are not part of the project: DATA names the folder that has them.
+DATA ?= ../shared/data
+accuracy: $(STAMPS)/build ## Measure errors beside the plain Laplace mechanism on the streams of DATA; write build/accuracy
+	$(BIN)/python tools/accuracy.py --data $(DATA)
+
+audit: $(STAMPS)/build ## Attack all that ships and all that is known to be broken; measure what time tells
 	$(BIN)/python tools/audit.py
+	$(BIN)/python tools/timing.py
 
 serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
 	examples/service/run

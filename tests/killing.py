@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 W, PERIODS, PROCESSES = 8, 1000, 4
 MECHANISM = ops.OptStream(ops.Guarantee(epsilon=1, w=W), sample=ops.EqualSampling(k=4), bounds=(0, 1000))
+REMEMBERING = MECHANISM.changed(reconstruct=ops.Estimate(season=1))
 
 
 def data(period: int) -> NDArray[np.float64]:
@@ -37,7 +38,7 @@ def work(url: str, journal: int) -> None:
     """Release period after period, some of them again, and write down what came out."""
     order = random.Random(os.urandom(8))
     with ops.Ledger(url) as ledger:
-        stream = ops.Stream(MECHANISM, ledger=ledger, name="pushed", late="drop", duplicate="keep")
+        stream = ops.Stream(REMEMBERING, ledger=ledger, name="pushed", late="drop", duplicate="keep")
         while True:
             period = order.randrange(PERIODS)
             values = ledger.release(MECHANISM, data(period), stream="whole", period=period).values

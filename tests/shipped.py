@@ -21,6 +21,8 @@ from optstream.audit import Pair, window_pairs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from optstream.steps import Sampling
+
 Array = NDArray[np.float64]
 
 SCORES = 6
@@ -113,7 +115,7 @@ def _pushed() -> Callable[[Array], Array]:
     return pushed
 
 
-def _periods(w: int, sample: ops.EqualSampling | ops.L1Sampling, **options: object) -> ops.OptStream:
+def _periods(w: int, sample: Sampling, **options: object) -> ops.OptStream:
     guarantee = ops.Guarantee(epsilon=1, w=w, neighbours=options.pop("neighbours", "sliding"))  # type: ignore[arg-type]
     return ops.OptStream(guarantee, sample=sample, **{"bounds": (0, 100), **options})  # type: ignore[arg-type]
 
@@ -147,14 +149,23 @@ PRIMITIVES = [
 PERIODS = [
     Shipped("every step, w = 4", _periods(4, ops.EqualSampling(k=4))),
     Shipped("equal sampling, k = 2 of 4", _periods(4, ops.EqualSampling(k=2))),
-    Shipped("equal sampling, k = 12 of 48", _periods(48, ops.EqualSampling(k=12)), slow=True),
+    Shipped("equal sampling, k = 12 of 48", _periods(48, ops.EqualSampling(k=12))),
     Shipped("equal sampling, aligned", _periods(4, ops.EqualSampling(k=3), neighbours="aligned")),
     Shipped("coarse grid, w = 2", _periods(2, ops.EqualSampling(k=2), bounds=(-5, 5), grid=1.0)),
+    Shipped("cube noise, two blocks", _periods(4, ops.EqualSampling(k=4), perturb=ops.CubeNoise(block=2))),
+    Shipped(
+        "cube noise, aligned",
+        _periods(4, ops.EqualSampling(k=4), perturb=ops.CubeNoise(), neighbours="aligned"),
+    ),
+    Shipped("buckets, k = 2 of 4", _periods(4, ops.BucketSampling(k=2))),
+    Shipped("buckets of 1, 3 and 2 steps", _periods(6, ops.BucketSampling(cuts=(1, 4)), grid=1.0)),
+    Shipped("buckets with cube noise", _periods(4, ops.BucketSampling(k=2), perturb=ops.CubeNoise(block=2))),
     Shipped(
         "L1 sampling, k = 3 of 7",
         _periods(7, ops.L1Sampling(k=3, threshold=10_000.0), split=(1, 19), bounds=(0, 1_000_000)),
     ),
     Shipped("L1 sampling, budget on the choice", _periods(6, ops.L1Sampling(k=3, threshold=10.0), split=(9, 1))),
+    Shipped("L1 sampling, cube noise", _periods(4, ops.L1Sampling(k=3, threshold=10.0), perturb=ops.CubeNoise())),
     Shipped("L1 sampling, aligned", _periods(4, ops.L1Sampling(k=3, threshold=10.0), neighbours="aligned")),
     Shipped("features, a chain", _periods(4, ops.EqualSampling(k=2), features=[ops.Feature.total(4)])),
     Shipped(

@@ -77,6 +77,12 @@ def test_the_claim_of_a_mechanism_is_its_statement() -> None:
     assert audit(printed, trials=20_000, neighbours=pairs, claimed=1).verdict == "broken"
 
 
+def test_what_an_estimate_is_made_from_is_attacked() -> None:
+    # Estimates remember, so runs of one call would not be independent; near the claim only if measured values are seen.
+    estimated = audit(small(reconstruct=ops.Estimate()), trials=60_000, neighbours=pairs_of(small())[:1])
+    assert 0.6 < estimated.proven <= 1, str(estimated)
+
+
 def test_pairs_can_be_worked_on_in_several_processes() -> None:
     found = audit(small(), trials=4000, processes=2)
     assert [attack.neighbours for attack in found.attacks] == [pair.name for pair in pairs_of(small())]
@@ -131,9 +137,9 @@ def test_the_event_that_is_chosen_proves_most() -> None:
 
 def test_a_known_density_proves_no_less_than_what_is_learnt() -> None:
     pair = [Pair("window of 6", np.full(6, 50.0), np.full(6, 51.0))]
-    options: dict[str, Any] = {"trials": 100_000, "claimed": 1, "neighbours": pair}
+    options: dict[str, Any] = {"trials": 500_000, "claimed": 1, "neighbours": pair}
     known, learned = audit(laplace, likelihood=laplace_density, **options), audit(laplace, **options)
-    assert known.proven > learned.proven - 0.1
+    assert known.proven > learned.proven - 0.2
 
 
 # Neighbours.

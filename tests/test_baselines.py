@@ -6,6 +6,7 @@ import itertools
 import json
 import pickle
 from dataclasses import FrozenInstanceError
+from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -330,6 +331,61 @@ ADVERSARIAL: dict[str, Callable[[np.random.Generator, int], NDArray[np.float64]]
     "bursts": lambda _, n: np.where(np.arange(n) % (W + 1) < 3, np.arange(n) % 2 * 1000.0, 0.0),
     "growing": lambda _, n: np.linspace(0, 1000, n),
 }
+
+
+class TestStreams:
+    @pytest.mark.parametrize("make", ONLINE.values(), ids=ONLINE)
+    def test_a_stream_releases_every_step_as_it_comes(self, make: Any) -> None:
+        mechanism = make(ops.Guarantee(epsilon=1, w=W))
+        stream = ops.Stream(mechanism, missing=5.0)
+        if isinstance(mechanism, ops.OptStream):
+            # Plain Laplace noise is OptStream, which releases whole periods.
+            assert len(stream.push_many(range(2 * W), [500.0] * (2 * W))) == 2
+            return
+        released = stream.push_many(range(2 * W), [500.0] * (2 * W))
+        assert [one.start for one in released] == list(range(2 * W))
+        assert all(one.values.shape == (1,) and one.statement == mechanism.statement for one in released)
+        # Missing steps are filled and released.
+        assert [one.start for one in stream.push_many([2 * W + 3], [500.0])] == list(range(2 * W, 2 * W + 4))
+        assert stream.flush() is None
+        assert "step by step" in repr(stream)
+
+    def test_times_count_and_nothing_is_released_twice(self) -> None:
+        mechanism = BudgetAbsorption(ops.Guarantee(epsilon=1, w=W), bounds=BOUNDS)
+        origin, hour = datetime(2026, 1, 1, tzinfo=UTC), timedelta(hours=1)
+        stream = ops.Stream(mechanism, step=hour, origin=origin)
+        assert stream.push(origin, 1.0).start == origin
+        with pytest.raises(ops.StreamError, match="step 0 has come already; step 2 is next"):
+            stream.push_many([origin + hour, origin], [1.0, 1.0])
+        with pytest.raises(ops.StreamError, match="step 1 is missing"):
+            stream.push(origin + 2 * hour, 1.0)
+        with pytest.raises(ops.DataError):
+            stream.push_many([origin + hour, origin + 2 * hour], [1.0, np.nan])
+        # Nothing of what was refused was taken.
+        assert stream.push(origin + hour, 1.0).start == origin + hour
+        patient = ops.Stream(mechanism, late="drop", duplicate="keep")
+        patient.push(0, 1.0)
+        assert patient.push(0, 1.0) is None
+
+    @pytest.mark.parametrize(
+        ("mechanism", "options", "match"),
+        [
+            ("fourier", {}, "must release one stream step by step"),
+            ("rescue", {}, "must release one stream step by step"),
+            ("absorption", {"missing": "hold"}, "missing is 'hold'"),
+            ("absorption", {"state": {}}, "state is given"),
+            ("absorption", {"memory": {}}, "memory is given"),
+        ],
+    )
+    def test_what_a_baseline_cannot_do_is_refused(self, mechanism: str, options: Any, match: str) -> None:
+        guarantee = ops.Guarantee(epsilon=1, w=W)
+        made = {
+            "fourier": Fourier(guarantee, k=3, bounds=BOUNDS),
+            "rescue": RescueDP(guarantee, streams=2, bounds=BOUNDS),
+            "absorption": BudgetAbsorption(guarantee, bounds=BOUNDS),
+        }[mechanism]
+        with pytest.raises(ops.ParameterError, match=match):
+            ops.Stream(made, **options)
 
 
 class TestAccounting:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from killing import MECHANISM, W, data
+from killing import MECHANISM, REMEMBERING, W, data
 
 import optstream as ops
 
@@ -47,5 +48,11 @@ def test_nothing_is_lost_or_released_twice_when_processes_are_killed(ledger_url:
         assert ledger.remaining("whole") == before
         assert ledger.verify().problems == ()
         # Every pushed period is whole: the observations survived the processes that had brought them.
-        for period in range(max((p for s, p in given if s == "pushed"), default=0)):
+        last = max((p for s, p in given if s == "pushed"), default=-1)
+        for period in range(last):
             assert ledger.stored("pushed", period).values.shape == (W,)
+        # What is remembered of them is what all that was stored says.
+        replayed = REMEMBERING.remembered()
+        assert list(ledger._memories.replay("pushed", last + 1, replayed)) == list(range(last + 1))
+        kept = ledger._memories.before("pushed", last + 1, REMEMBERING, None)
+        assert json.dumps(kept.state()) == json.dumps(replayed.state())

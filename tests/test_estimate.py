@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +85,15 @@ class TestEveryConfiguration:
         made = CONFIGURATIONS[name]()
         assert made.costs == made.changed(reconstruct=ops.Linear(), retune=False).costs
         assert made.statement.epsilon <= made.guarantee.epsilon
+
+    def test_it_is_a_function_of_what_was_measured(self, name: str) -> None:
+        made = CONFIGURATIONS[name]()
+        made = made.following(made.remembered())
+        (units,) = made.read(data_for(made, 1)).units
+        finished = made.finish(made.draw(units), 0, made.remembered())
+        bare = replace(finished, values=np.zeros_like(finished.values), cells=np.zeros_like(finished.cells))
+        again = made.finish(bare, 0, made.remembered())
+        np.testing.assert_array_equal(again.values, finished.values)
 
     def test_it_survives_pickle_and_plan(self, name: str) -> None:
         made = CONFIGURATIONS[name]()
@@ -371,6 +381,7 @@ class TestTuningItself:
         (lambda: mechanism(retune=True, reconstruct=ops.Linear()), "retune is True"),
         (lambda: mechanism(retune=True, reconstruct=ops.Estimate(memory=False)), "retune is True"),
         (lambda: mechanism(reconstruct=ops.Linear()).remembered(), "reconstruct is not an Estimate"),
+        (lambda: mechanism(bounds=(0, 1e95), grid=2.0**300), "must stay below 1e\\+90"),
     ],
 )
 def test_misuse_is_refused(build: Callable[[], Any], match: str) -> None:

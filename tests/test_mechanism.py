@@ -331,3 +331,11 @@ class TestIntervals:
     def test_a_level_must_be_a_probability(self) -> None:
         with pytest.raises(ops.ParameterError, match=r"level is 1\.5"):
             mechanism().release(LOADS).interval(1.5)
+
+
+def test_masked_entries_are_refused_and_none_of_them_counts() -> None:
+    mechanism = ops.OptStream(ops.Guarantee(epsilon=1, w=2), sample=ops.EqualSampling(k=2), bounds=(0, 9))
+    x = np.ma.masked_array([1.0, 2.0], mask=[False, True])
+    with pytest.raises(ops.DataError, match="masked entries"):
+        mechanism.release(x)
+    assert mechanism.release(np.ma.masked_array([1.0, 2.0])).values.shape == (2,)

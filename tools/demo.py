@@ -35,9 +35,7 @@ def synthetic_year() -> NDArray[np.float64]:
 def main() -> None:
     """Release, write and say where."""
     loads = synthetic_year()
-    mechanism = ops.OptStream(
-        ops.Guarantee(epsilon=1.0, w=W, alpha=10.0), sample=ops.EqualSampling(k=12), bounds=(0, 20_000)
-    )
+    mechanism = ops.OptStream.auto(ops.Guarantee(epsilon=1.0, w=W, alpha=10.0), bounds=(0, 20_000))
     release = mechanism.release(loads)
     low, high = (end.ravel() for end in release.interval(0.9))
 
@@ -54,7 +52,7 @@ def main() -> None:
     year.plot(times[::W], days[1], color="tab:red", linewidth=1, alpha=0.8, label="private")
     year.set(title="Daily means of a synthetic year", ylabel="MW")
     first = slice(0, 7 * W)
-    week.fill_between(times[first], low[first], high[first], color="tab:red", alpha=0.2, label="90 % of the noise")
+    week.fill_between(times[first], low[first], high[first], color="tab:red", alpha=0.2, label="90 % interval")
     week.plot(times[first], loads[first], color="black", linewidth=1, label="real")
     week.plot(times[first], release.values[first], color="tab:red", linewidth=1, label="private")
     error = np.abs(release.values - loads).mean()

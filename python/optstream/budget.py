@@ -29,7 +29,13 @@ def exact(name: str, value: float | Fraction | Decimal) -> Fraction:
         raise ParameterTypeError(
             f"{name} is of type {type(value).__name__}, but must be a number (int, float, Fraction or Decimal)"
         )
-    if not math.isfinite(value) or value <= 0:
+    try:
+        size = float(value)
+    except (OverflowError, ValueError):
+        # Larger than any float, or a signalling NaN.
+        size = math.inf
+    # What a float takes for 0 is a decimal with a vast exponent, which exact arithmetic would not get done with.
+    if not 0 < size < math.inf:
         raise ParameterError(f"{name} is {value}, but must be positive and finite")
     # A numpy float is a float whose own repr is not a number.
     return Fraction(repr(float(value))) if isinstance(value, float) else Fraction(value)

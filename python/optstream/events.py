@@ -37,6 +37,8 @@ PASS_EVENTS = 10_000_000
 MAX_VALUES = 50_000_000
 # The largest size of one event in grid units, and the most events of one entity in one step: sums stay below 2^63.
 MAX_UNITS, MAX_EVENTS = 2**40, 2**22
+# The largest parameter: arithmetic with it does not overflow.
+MAX_NUMBER = 2**1000
 
 
 def aggregate(
@@ -122,10 +124,7 @@ def aggregate(
     except ImportError:
         raise ParameterError("aggregate needs polars: pip install 'optstream[polars]'") from None
 
-    roles = {"entity": entity, "time": time, "value": value, "group": group}
-    names = {role: name for role, name in roles.items() if name is not None}
-    if len(set(names.values())) < len(names):
-        raise ParameterError(f"columns are {names}, but must be different")
+    names = _names({"entity": entity, "time": time, "value": value, "group": group})
     if groups is not None and group is None:
         raise ParameterError("groups are given, but must not be without the column of groups")
     bound = _bound(alpha, clip, grid, counting=value is None)
@@ -167,6 +166,17 @@ def aggregate(
     table = cells.reshape(axis.steps, len(columns))
     series = table if value is None else table * bound.grid
     return pl.DataFrame({time: axis.times(), **{name: series[:, at] for at, name in enumerate(columns)}})
+
+
+def _names(roles: dict[str, str | None]) -> dict[str, str]:
+    """Return the columns that are given, by what they are for."""
+    for role, name in roles.items():
+        if not isinstance(name, str) and (name is not None or role in {"entity", "time"}):
+            raise ParameterTypeError(f"{role} is of type {type(name).__name__}, but must be the name of a column")
+    names = {role: name for role, name in roles.items() if name is not None}
+    if len(set(names.values())) < len(names):
+        raise ParameterError(f"columns are {names}, but must be different")
+    return names
 
 
 class _Bound(NamedTuple):
@@ -215,8 +225,8 @@ def _clip(clip: tuple[float, float], alpha: float) -> tuple[Fraction, Fraction]:
 def _check_number(name: str, number: Any) -> None:
     if isinstance(number, bool) or not isinstance(number, (int, float, Fraction)):
         raise ParameterTypeError(f"{name} is of type {type(number).__name__}, but must be a real number")
-    if not math.isfinite(number):
-        raise ParameterError(f"{name} is {number}, but must be finite")
+    if not -MAX_NUMBER <= number <= MAX_NUMBER:
+        raise ParameterError(f"{name} is {number}, but must be finite, and at most 2^1000 in size")
 
 
 def _scan(events: Any, names: dict[str, str]) -> pl.LazyFrame:

@@ -6,12 +6,17 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from optstream.errors import ParameterError
+import numpy as np
+
+from optstream.errors import ParameterError, ParameterTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 __all__ = ["Feature"]
+
+LARGEST = 2**20
+"""The most steps of a period, as of a guarantee."""
 
 
 @dataclass(frozen=True, init=False)
@@ -35,7 +40,9 @@ class Feature:
     def __init__(self, cells: Iterable[Iterable[int]]) -> None:
         labels: dict[int, int] = {}
         for number, cell in enumerate(cells):
-            steps = [int(step) for step in cell]
+            steps = list(cell)
+            if not all(isinstance(step, (int, np.integer)) for step in steps):
+                raise ParameterTypeError(f"cells[{number}] holds something else, but must hold ints")
             if not steps:
                 raise ParameterError(f"cells[{number}] is empty, but must hold a step")
             for step in steps:
@@ -58,6 +65,10 @@ class Feature:
         >>> Feature.cuts(48, 14, 24, 36)
         Feature(w=48, cells=4)
         """
+        if not all(isinstance(cut, (int, np.integer)) for cut in (w, *cuts)):
+            raise ParameterTypeError("w or a cut is something else, but must be an int")
+        if w > LARGEST:
+            raise ParameterError(f"w is {w}, but must be at most 2^20")
         if not all(low < high for low, high in pairwise((0, *cuts, w))):
             raise ParameterError(f"cuts are {cuts}, but must increase strictly between 0 and w = {w}")
         return cls(range(low, high) for low, high in pairwise((0, *cuts, w)))

@@ -34,10 +34,10 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
     if isinstance(x, np.ndarray):
         array = x
     elif isinstance(x, (list, tuple)):
-        array = np.asarray(x)
+        array = _array(x)
     else:
         series = _series(x)
-        array = series.to_numpy()
+        array = _array(series)
     _check_numbers(array)
     if array.ndim not in {1, 2} or (array.ndim == 2 and array.shape[1] != w):  # noqa: PLR2004
         raise DataError(f"x has shape {array.shape}, but must be 1-D, or 2-D with w = {w} columns")
@@ -80,7 +80,7 @@ def read_leaves(
         missing = [name for name in names if name not in (columns.columns if frame is not None else columns)]
         if missing:
             raise DataError(f"x has no column {missing[0]!r}, but must have one for every leaf")
-        array = np.stack([np.asarray(columns[name]) for name in names], axis=1)
+        array = _stacked([_array(columns[name]) for name in names])
     _check_numbers(array)
     if array.ndim != 2 or array.shape[1] != len(names):  # noqa: PLR2004
         raise DataError(f"x has shape {array.shape}, but must have one column for each of {len(names)} leaves")
@@ -100,6 +100,20 @@ def read_leaves(
     return data, restore
 
 
+def _array(x: Any) -> NDArray[Any]:
+    """Return what an array can be made of; libraries raise errors of their own where it cannot."""
+    try:
+        return np.asarray(x)
+    except Exception as error:  # noqa: BLE001
+        raise DataError(f"x cannot be read as an array: {type(error).__name__}") from None
+
+
+def _stacked(columns: list[NDArray[Any]]) -> NDArray[Any]:
+    if any(column.ndim != 1 or column.size != columns[0].size for column in columns):
+        raise DataError("x has columns of different lengths, or of more than one dimension, but must not")
+    return np.stack(columns, axis=1)
+
+
 def _indexed(made: Any, original: Any) -> Any:
     """Return the native form of what was made, with the index of the original where there are indices."""
     native, index = made.to_native(), nw.maybe_get_index(original)
@@ -109,6 +123,8 @@ def _indexed(made: Any, original: Any) -> Any:
 
 
 def _check_numbers(array: NDArray[Any]) -> None:
+    if np.ma.is_masked(array):
+        raise DataError("x has masked entries, but must have none: what is missing must not count as something else")
     if array.dtype.kind not in "fiu" or array.dtype.itemsize > np.dtype(np.float64).itemsize:
         raise ParameterTypeError(f"x holds {array.dtype}, but must hold real numbers of at most 64 bits")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass, field
 from decimal import Decimal  # noqa: TC003  (resolved by get_type_hints)
 from fractions import Fraction
@@ -56,9 +56,9 @@ class Guarantee:
             raise ParameterError(f"w is {w}, but must be from 1 to 2^20")
         if isinstance(alpha, bool) or not isinstance(alpha, (int, float, Fraction)):
             raise ParameterTypeError(f"alpha is of type {type(alpha).__name__}, but must be a real number")
-        if not math.isfinite(alpha) or alpha <= 0:
+        if not 0 < alpha <= sys.float_info.max:
             raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
-        if neighbours not in ("sliding", "aligned"):
+        if not isinstance(neighbours, str) or neighbours not in {"sliding", "aligned"}:
             raise ParameterError(f"neighbours is {neighbours!r}, but must be 'sliding' or 'aligned'")
         object.__setattr__(self, "epsilon", exact("epsilon", epsilon))
         object.__setattr__(self, "w", w)

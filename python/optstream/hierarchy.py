@@ -42,6 +42,11 @@ class Hierarchy:
     """The position of each node's parent."""
 
     def __init__(self, parents: Mapping[str, str | None]) -> None:
+        if not isinstance(parents, Mapping):
+            raise ParameterTypeError(f"parents is of type {type(parents).__name__}, but must be a mapping")
+        for name, parent in parents.items():
+            if not isinstance(name, str) or not (parent is None or isinstance(parent, str)):
+                raise ParameterTypeError(f"parents map {name!r} to {parent!r}, but must map a str to a str or None")
         roots = [name for name, parent in parents.items() if parent is None]
         if len(roots) != 1:
             raise ParameterError(f"parents have {len(roots)} roots, but must have one: {', '.join(map(repr, roots))}")
@@ -70,26 +75,25 @@ class Hierarchy:
         >>> Hierarchy.nested({"nation": {"north": ["a", "b"], "south": None}}).leaves
         ('south', 'a', 'b')
         """
+        if not isinstance(tree, Mapping):
+            raise ParameterTypeError(f"tree is of type {type(tree).__name__}, but must be a mapping")
         parents: dict[str, str | None] = {}
-
-        def add(name: str, below: Any, parent: str | None) -> None:
+        # Level by level, so that no depth is too much for the stack.
+        level: list[tuple[Any, Any, str | None]] = [(name, below, None) for name, below in tree.items()]
+        for name, below, parent in level:
             if not isinstance(name, str):
                 raise ParameterTypeError(f"tree holds a node of type {type(name).__name__}, but nodes must be str")
             if name in parents:
                 raise ParameterError(f"tree holds {name!r} twice, but names must be unique")
             parents[name] = parent
-            if below is not None and (isinstance(below, str) or not isinstance(below, Iterable)):
+            if isinstance(below, Mapping):
+                level += [(child, under, name) for child, under in below.items()]
+            elif isinstance(below, Iterable) and not isinstance(below, str):
+                level += [(leaf, None, name) for leaf in below]
+            elif below is not None:
                 raise ParameterTypeError(
                     f"tree maps {name!r} to {type(below).__name__}, but must map it to nodes, a list of leaves or None"
                 )
-            inner = below.items() if isinstance(below, Mapping) else ((leaf, None) for leaf in below or ())
-            for child, under in inner:
-                add(child, under, name)
-
-        if not isinstance(tree, Mapping):
-            raise ParameterTypeError(f"tree is of type {type(tree).__name__}, but must be a mapping")
-        for name, below in tree.items():
-            add(name, below, None)
         return cls(parents)
 
     @classmethod
@@ -98,7 +102,12 @@ class Hierarchy:
 
         A leaf above the lowest level has nulls below it. Any frame that narwhals reads will do.
         """
-        table = nw.from_native(frame, eager_only=True)
+        try:
+            table = nw.from_native(frame, eager_only=True)
+        except TypeError:
+            raise ParameterTypeError(f"frame is of type {type(frame).__name__}, but must be a frame") from None
+        if not all(isinstance(level, str) for level in levels):
+            raise ParameterTypeError("levels hold something else, but must hold names of columns")
         missing = [level for level in levels if level not in table.columns]
         if missing:
             raise ParameterError(f"levels hold {missing[0]!r}, but must be columns of the frame: {table.columns}")

@@ -30,11 +30,11 @@ def create_key(path: str | Path) -> None:
         ParameterError: The file exists, or cannot be written.
     """
     try:
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        descriptor = os.open(Path(path), os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         raise ParameterError(f"key file {path} exists, but must not: a key that was used is still needed") from None
-    except OSError as error:
-        raise ParameterError(f"key file {path} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        raise ParameterError(f"key file {str(path)!r} cannot be written: {_reason(error)}") from None
     with os.fdopen(descriptor, "w") as file:
         file.write(secrets.token_hex(DIGITS // 2) + "\n")
         file.flush()
@@ -51,15 +51,15 @@ def read_key(path: str | Path) -> CuratorKey:
         with Path(path).open("rb") as file:
             # What is checked is the file that was opened, not one that takes its name later.
             mode = os.fstat(file.fileno()).st_mode
-            if not stat.S_ISREG(mode):
-                raise ParameterError(f"key file {path} is not a regular file, but must be")
-            if os.name == "posix" and mode & 0o077:
-                raise ParameterError(
-                    f"key file {path} has mode {stat.S_IMODE(mode):04o}, but must be closed to others: chmod 600 {path}"
-                )
-            content = file.read(4 * DIGITS)
-    except OSError as error:
-        raise ParameterError(f"key file {path} cannot be read: {error.strerror}") from None
+            content = file.read(4 * DIGITS) if stat.S_ISREG(mode) else b""
+    except (OSError, ValueError) as error:
+        raise ParameterError(f"key file {str(path)!r} cannot be read: {_reason(error)}") from None
+    if not stat.S_ISREG(mode):
+        raise ParameterError(f"key file {path} is not a regular file, but must be")
+    if os.name == "posix" and mode & 0o077:
+        raise ParameterError(
+            f"key file {path} has mode {stat.S_IMODE(mode):04o}, but must be closed to others: chmod 600 {path}"
+        )
     return _key(f"key file {path}", content)
 
 
@@ -80,6 +80,11 @@ def find_key(key: CuratorKey | str | Path | None = None) -> CuratorKey | None:
     if VARIABLE in os.environ:
         return _key(f"environment variable {VARIABLE}", os.environb[VARIABLE.encode()])
     return read_key(os.environ[FILE_VARIABLE]) if os.environ.get(FILE_VARIABLE) else None
+
+
+def _reason(error: OSError | ValueError) -> str:
+    """Return what is wrong with a path; one that holds a null or half a character is no path."""
+    return str(error.strerror) if isinstance(error, OSError) else str(error)
 
 
 def _key(place: str, content: bytes) -> CuratorKey:

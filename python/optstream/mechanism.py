@@ -132,15 +132,16 @@ class OptStream:
             if feature.w != guarantee.w:
                 raise ParameterError(f"features hold a partition of {feature.w} steps, but must have w = {guarantee.w}")
         _check_choice("calibration", calibration, "sound", "paper")
-        weights = weights or ("variance" if calibration == "sound" else "paper")
+        if weights is None:
+            weights = "variance" if calibration == "sound" else "paper"
         _check_choice("weights", weights, "variance", "paper")
         fields = {
             "guarantee": guarantee,
             "sample": sample,
             "features": tuple(features),
             "bounds": bounds,
-            "perturb": perturb or LaplaceNoise(),
-            "reconstruct": reconstruct or Linear(),
+            "perturb": LaplaceNoise() if perturb is None else perturb,
+            "reconstruct": Linear() if reconstruct is None else reconstruct,
             "retune": retune,
             "calibration": calibration,
             "weights": weights,
@@ -164,6 +165,8 @@ class OptStream:
         object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
         # Building the plan now finds what is wrong before there is any data.
         _ = self._calibration.plan if hierarchy is None else self._tree
+        if self.estimator is not None:
+            self.estimator.check()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is built from the parameters, such as the plan in Rust."""
@@ -561,5 +564,5 @@ def _check_type(name: str, value: object, *kinds: type) -> None:
 
 
 def _check_choice(name: str, value: str, *choices: str) -> None:
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, choices))}")

@@ -39,12 +39,12 @@ class Rules:
             "disorder": (disorder, ("refuse", "accept")),
         }
         for name, (value, allowed) in choices.items():
-            if value not in allowed:
+            if not isinstance(value, str) or value not in allowed:
                 raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, allowed))}")
-        if missing not in {"refuse", "hold", "skip"}:
-            if isinstance(missing, str):
-                raise ParameterError(f"missing is {missing!r}, but must be 'refuse', 'hold', 'skip' or a number")
+        if not isinstance(missing, str):
             missing = finite("missing", missing)
+        elif missing not in {"refuse", "hold", "skip"}:
+            raise ParameterError(f"missing is {missing!r}, but must be 'refuse', 'hold', 'skip' or a number")
         return cls(late, duplicate, disorder, missing)
 
 

@@ -79,7 +79,8 @@ def read_plan(path: str | Path) -> OptStream:
         content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
     except OSError as error:
         raise ParameterError(f"plan {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (ValueError, RecursionError) as error:
+        # No path, no text, no TOML, an int of too many digits, or tables within tables without end.
         raise ParameterError(f"plan {path} is not TOML, but must be: {error}") from None
     return build(content)
 
@@ -289,7 +290,10 @@ def _list(name: str, value: Any) -> list[Any]:
 def _float(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float, Decimal)):
         raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
-    return float(value)
+    try:
+        return float(value)
+    except (OverflowError, ValueError):
+        raise ParameterError(f"{name} is too large or NaN, but must be a finite number") from None
 
 
 def rational(name: str, value: Any) -> Any:

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.optimize import brentq
 from scipy.special import gammaincc, ndtri
 
-from optstream.errors import DataError, ParameterError
+from optstream.errors import DataError, ParameterError, ParameterTypeError
 from optstream.estimate.filter import Measured
 
 if TYPE_CHECKING:
@@ -189,6 +189,8 @@ class Release:
             >>> np.round((high - low) / 2, 1)
             array([[12., 12., 12., 12.]])
         """
+        if isinstance(level, bool) or not isinstance(level, (int, float)):
+            raise ParameterTypeError(f"level is of type {type(level).__name__}, but must be a real number")
         if not 0 < level < 1:
             raise ParameterError(f"level is {level}, but must lie between 0 and 1")
         periods, w = self._rows.shape

@@ -6,7 +6,7 @@ what reads only private outputs is free.
 
 from __future__ import annotations
 
-import math
+import sys
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -101,6 +101,8 @@ class BucketSampling:
             raise ParameterTypeError(f"k is of type {type(self.k).__name__}, but must be an int")
         if self.k < 1:
             raise ParameterError(f"k is {self.k}, but must be at least 1")
+        if not all(isinstance(cut, int) for cut in self.cuts or ()):
+            raise ParameterTypeError("cuts hold something else, but must hold ints")
 
     def runs(self, w: int) -> tuple[tuple[int, int], ...]:
         """Return the first step and the one after the last of each bucket."""
@@ -153,7 +155,7 @@ class L1Sampling:
         _check_count(self.k)
         if isinstance(self.threshold, bool) or not isinstance(self.threshold, (int, float)):
             raise ParameterTypeError(f"threshold is of type {type(self.threshold).__name__}, but must be a real number")
-        if not math.isfinite(self.threshold) or self.threshold < 0:
+        if not 0 <= self.threshold <= sys.float_info.max:
             raise ParameterError(f"threshold is {self.threshold}, but must be finite and not negative")
 
     def reads(self, w: int) -> bool:
@@ -219,7 +221,7 @@ class CubeNoise:
     block: int | Literal["auto"] = "auto"
 
     def __post_init__(self) -> None:
-        if self.block == "auto":
+        if isinstance(self.block, str) and self.block == "auto":
             return
         if isinstance(self.block, bool) or not isinstance(self.block, int):
             raise ParameterTypeError(f"block is of type {type(self.block).__name__}, but must be an int or 'auto'")

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from optstream import accounting
+from optstream.baselines.baseline import Baseline
+from optstream.baselines.stepwise import Stepwise
 from optstream.clock import Clock
 from optstream.errors import ConflictError, DataError, LedgerError, ParameterError, ParameterTypeError, StreamError
 from optstream.ledger import Ledger
@@ -43,7 +45,8 @@ class Stream:
     is taken entirely or not at all: after an exception the stream is as it was, and the call may be made again.
 
     Args:
-        mechanism: How periods are released.
+        mechanism: How periods are released. A baseline that goes step by step releases every step as it comes, without
+            a ledger.
         ledger: Where charges, releases and the open period are kept. Without one :attr:`state` is yours to keep.
         name: The name of the stream in the ledger.
         step: The time between two steps, if observations come with times instead of step numbers.
@@ -73,7 +76,7 @@ class Stream:
 
     def __init__(
         self,
-        mechanism: OptStream,
+        mechanism: OptStream | Baseline,
         *,
         name: str = "stream",
         ledger: Ledger | None = None,
@@ -86,16 +89,24 @@ class Stream:
         memory: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
+        self._lock = Lock()
+        self._clock = Clock.of(step, origin)
+        self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        self._stepwise: Stepwise | None = None
+        self._name = name
+        if isinstance(mechanism, Baseline):
+            given = {"ledger": ledger, "memory": memory, "state": state}
+            for unfit in (parameter for parameter, value in given.items() if value is not None):
+                raise ParameterError(f"{unfit} is given, but must not be: a baseline keeps what it needs in memory")
+            self._stepwise = Stepwise(mechanism, self._clock, self._rules)
+            return
         if not isinstance(mechanism, OptStream):
             raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
         if ledger is not None and not isinstance(ledger, Ledger):
             raise ParameterTypeError(f"ledger is of type {type(ledger).__name__}, but must be Ledger")
         if ledger is not None and state is not None:
             raise ParameterError("state is given, but must not be: the ledger keeps it")
-        self._mechanism, self._ledger, self._name = mechanism, ledger, name
-        self._lock = Lock()
-        self._clock = Clock.of(step, origin)
-        self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        self._mechanism, self._ledger = mechanism, ledger
         self._memory = memory
         if memory is not None or mechanism.estimator is not None:
             # What does not fit the mechanism shows now.
@@ -109,6 +120,8 @@ class Stream:
             self._load()
 
     def __repr__(self) -> str:
+        if self._stepwise is not None:
+            return f"Stream(name={self._name!r}, step by step)"
         open_steps = len(self._state.values)
         return f"Stream(name={self._name!r}, released={self._state.released}, open_steps={open_steps})"
 
@@ -120,6 +133,8 @@ class Stream:
     @property
     def state(self) -> dict[str, Any]:
         """What makes the stream go on after a restart without a ledger: plain data for JSON. It holds raw values."""
+        if self._stepwise is not None:
+            raise StreamError("the state of a baseline cannot be kept")
         state = self._state
         return {
             "released": state.released,
@@ -149,6 +164,10 @@ class Stream:
             pairs = list(zip(when, values, strict=True))
         except ValueError:
             raise DataError("when and values differ in length, but must not") from None
+        if self._stepwise is not None:
+            numbers = [(self._clock.step_of(when), np.array([finite(f"value at {when}", x)])) for when, x in pairs]
+            with self._lock:
+                return list(self._stepwise.push_many(numbers))
         observations = [(self._clock.step_of(moment), self._vector(moment, value)) for moment, value in pairs]
         with self._lock:
             for attempt in range(ATTEMPTS):
@@ -169,7 +188,7 @@ class Stream:
     def flush(self) -> Any:
         """Close the open period although steps at its end are missing, as ``missing`` says; return its release."""
         with self._lock:
-            if not self._state.values:
+            if self._stepwise is not None or not self._state.values:
                 return None
             w, state = self._mechanism.guarantee.w, self._state.copy()
             closed = state.close(self._rules, w, state.number(w) * w + w)

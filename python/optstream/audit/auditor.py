@@ -15,6 +15,7 @@ from optstream.audit.report import Attack, Audit
 from optstream.audit.statistics import Score, fitted
 from optstream.audit.subjects import Likelihood, Subject, subject_of
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -85,7 +86,7 @@ def audit(
         raise ParameterTypeError(f"trials is of type {type(trials).__name__}, but must be an int")
     if trials < FEWEST:
         raise ParameterError(f"trials is {trials}, but must be at least {FEWEST}")
-    if not 0 < confidence < 1:
+    if not 0 < finite("confidence", confidence) < 1:
         raise ParameterError(f"confidence is {confidence}, but must lie between 0 and 1")
     subject = subject_of(mechanism, claimed=claimed, neighbours=neighbours, likelihood=likelihood)
     work = _Work(subject, trials, (1 - confidence) / len(subject.pairs))

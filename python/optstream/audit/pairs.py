@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optstream.errors import ParameterError
+from optstream.accounting import moved, window_costs
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.guarantee import Guarantee
+from optstream.mechanism import OptStream
+from optstream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
-
-    from optstream.mechanism import OptStream
 
     Vector = NDArray[np.float64]
 
@@ -45,7 +47,10 @@ class Pair:
 
     def __post_init__(self) -> None:
         for field in ("x", "other"):
-            value = np.array(getattr(self, field), dtype=float)
+            try:
+                value = np.array(getattr(self, field), dtype=float)
+            except Exception:  # noqa: BLE001  (whatever the library of a series raises)
+                raise ParameterTypeError(f"{field} of pair {self.name!r} must be an array of numbers") from None
             if not value.size or not np.isfinite(value).all():
                 raise ParameterError(f"{field} of pair {self.name!r} is empty or not finite, but must hold numbers")
             object.__setattr__(self, field, value)
@@ -74,6 +79,10 @@ def window_pairs(
         >>> [pair.name for pair in window_pairs(4, 1.0, bounds=(0, 100))]
         ['whole window', 'alternating signs', 'lower bound', 'upper bound', 'straddling window']
     """
+    guarantee = Guarantee(epsilon=1, w=w, alpha=alpha)
+    w, alpha, bounds = guarantee.w, guarantee.alpha, _checked(bounds)
+    if grid is not None and finite("grid", grid) <= 0:
+        raise ParameterError(f"grid is {grid}, but must be positive")
     low, high = bounds
     middle = _middle(bounds, grid)
     signs = np.where(np.arange(w) % 2, -1.0, 1.0)
@@ -103,12 +112,16 @@ def pairs_of(mechanism: OptStream) -> list[Pair]:
         >>> len(pairs_of(mechanism))
         6
     """
+    if not isinstance(mechanism, OptStream):
+        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
     guarantee = mechanism.guarantee
     w, alpha, bounds, grid = guarantee.w, guarantee.alpha, mechanism.bounds, mechanism.grid
     straddling = guarantee.neighbours == "sliding"
     made = window_pairs(w, alpha, bounds=bounds, grid=grid, straddling=straddling)
     if mechanism.sample.selection_costs(w):
         made += _adaptive_pairs(mechanism, straddling=straddling)
+    elif straddling:
+        made += _costliest_pair(mechanism)
     made = [pair for pair in made if not np.array_equal(pair.x, pair.other)]
     if mechanism.hierarchy is None:
         return made
@@ -148,6 +161,18 @@ def check_neighbours(pair: Pair, mechanism: OptStream) -> None:
         )
 
 
+def _costliest_pair(mechanism: OptStream) -> list[Pair]:
+    """Return the straddling window that the accountant fears most, unless the usual windows cost as much."""
+    w, bounds = mechanism.guarantee.w, mechanism.bounds
+    begin, costs = window_costs([*mechanism.costs, *(moved(cost, w) for cost in mechanism.costs)], w)
+    inside = costs[-begin : w - begin]
+    start = inside.index(max(inside))
+    if inside[start] <= max(inside[0], inside[w // 2]):
+        return []
+    x = np.full(2 * w, _middle(bounds, mechanism.grid))
+    return [_moved("costliest window", x, mechanism.guarantee.alpha * _window(w, start), bounds)]
+
+
 def _adaptive_pairs(mechanism: OptStream, *, straddling: bool) -> list[Pair]:
     """Return pairs for a sampler that looks at the data: most measured steps change, or most of its scores."""
     w, alpha, bounds = mechanism.guarantee.w, mechanism.guarantee.alpha, mechanism.bounds
@@ -167,6 +192,15 @@ def _adaptive_pairs(mechanism: OptStream, *, straddling: bool) -> list[Pair]:
         inside = min(max(k - 1, w - 2 * k + 3), w - 1)
         made.append(_moved("straddling samples", x, alpha * _window(w, w - inside), bounds))
     return made
+
+
+def _checked(bounds: tuple[float, float]) -> tuple[float, float]:
+    if not isinstance(bounds, (tuple, list)) or len(bounds) != 2:  # noqa: PLR2004
+        raise ParameterTypeError(f"bounds is of type {type(bounds).__name__}, but must be a pair (lower, upper)")
+    low, high = (finite(f"bounds[{index}]", bound) for index, bound in enumerate(bounds))
+    if low >= high:
+        raise ParameterError(f"bounds are {(low, high)}, but must be (lower, upper) with lower < upper")
+    return low, high
 
 
 def _middle(bounds: tuple[float, float], grid: float | None) -> float:

@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from optstream.audit.pairs import check_neighbours, pairs_of
+from optstream.audit.pairs import Pair, check_neighbours, pairs_of
+from optstream.budget import exact
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.estimate import Estimate
 from optstream.mechanism import OptStream
+from optstream.steps import Linear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +21,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.audit.pairs import Pair
     from optstream.audit.statistics import Score
 
     Array = NDArray[np.float64]
@@ -114,16 +116,36 @@ def subject_of(
     likelihood: Likelihood | None,
 ) -> Subject:
     """Return what is audited, with its claim and the pairs that are tried."""
+    given = None if neighbours is None else _pairs(neighbours)
+    if claimed is not None:
+        claimed = exact("claimed", claimed)
+    if likelihood is not None and not callable(likelihood):
+        raise ParameterTypeError(f"likelihood is of type {type(likelihood).__name__}, but must be callable")
     if isinstance(mechanism, OptStream):
         if likelihood is not None:
             raise ParameterError("likelihood is given, but must not be: it goes with a mechanism that is a function")
-        pairs = pairs_of(mechanism) if neighbours is None else list(neighbours)
+        pairs = pairs_of(mechanism) if given is None else given
         for pair in pairs:
             check_neighbours(pair, mechanism)
-        return Periods(mechanism, float(mechanism.statement.epsilon if claimed is None else claimed), pairs)
+        claim = float(mechanism.statement.epsilon if claimed is None else claimed)
+        # An estimate remembers earlier periods, so that runs would depend on each other. It is made from what is
+        # measured, which tells no less and is attacked in its place.
+        if isinstance(mechanism.reconstruct, Estimate):
+            mechanism = mechanism.changed(reconstruct=Linear(), retune=False)
+        return Periods(mechanism, claim, pairs)
     if not callable(mechanism):
         raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream or callable")
-    if claimed is None or not neighbours:
+    if claimed is None or given is None:
         missing = "claimed" if claimed is None else "neighbours"
         raise ParameterError(f"{missing} must be given with a mechanism that is a function: it says neither")
-    return Function(mechanism, float(claimed), list(neighbours), likelihood)
+    return Function(mechanism, float(claimed), given, likelihood)
+
+
+def _pairs(neighbours: Sequence[Pair]) -> list[Pair]:
+    given = list(neighbours)
+    for pair in given:
+        if not isinstance(pair, Pair):
+            raise ParameterTypeError(f"neighbours hold {type(pair).__name__}, but must hold Pair")
+    if not given:
+        raise ParameterError("neighbours are empty, but must hold at least one pair")
+    return given

@@ -18,6 +18,7 @@ from optstream.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from datetime import datetime
 
     from numpy.typing import NDArray
 
@@ -38,6 +39,8 @@ class PrivateSeries:
     statement: Statement
     features: tuple[NDArray[np.float64], ...] = ()
     """Nothing: baselines measure no sums."""
+    start: int | datetime | None = None
+    """The step of the value, as a number or a time, if a stream released it."""
 
     def __repr__(self) -> str:
         return f"PrivateSeries(values={np.size(self.values)}, epsilon={self.statement.epsilon_shown})"

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optstream import _core
+from optstream.errors import ParameterError
 from optstream.estimate.filter import Measured
 from optstream.estimate.memory import Memory
 from optstream.estimate.smoother import revised
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Estimator", "variances_of"]
 
+LARGEST = 1e90
+"""Far below what a filter refuses, whatever noise is drawn."""
+
 
 @dataclass(frozen=True)
 class Estimator:
@@ -46,6 +50,16 @@ class Estimator:
     @property
     def _first(self) -> Calibration:
         return self.levels[0]
+
+    def check(self) -> None:
+        """Raise if values or noise are so large that their squares could not be computed."""
+        streams = 1 if self.hierarchy is None else len(self.hierarchy.leaves)
+        for level in self.levels:
+            largest = max(*map(abs, level.bounds), float(np.sqrt(variances_of(level).max()))) * streams
+            if largest > LARGEST:
+                raise ParameterError(
+                    f"values and noise reach {largest:.3g}, but must stay below {LARGEST:g} to be estimated"
+                )
 
     def fresh(self) -> Memory:
         """Return what is known before anything is released."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
@@ -19,9 +21,10 @@ from optstream.ledger.review import plan_problems, windows_left
 from optstream.ledger.rows import CHARGED, POLICY, Charge, policy_of, policy_row, stored
 from optstream.ledger.schema import migrate
 from optstream.ledger.sqlite import SQLite
+from optstream.mechanism import OptStream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator
     from fractions import Fraction
     from pathlib import Path
     from types import TracebackType
@@ -32,13 +35,14 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.observations import Kept
-    from optstream.mechanism import OptStream
     from optstream.release import Parts
 
 __all__ = ["Ledger"]
 
 LARGEST = 2**40
 """Periods are numbered below this, so that steps and costs stay far from the limits of any database."""
+LONGEST = 10**6
+"""The most seconds to wait for another process."""
 
 
 class Ledger:
@@ -133,6 +137,9 @@ class Ledger:
             LedgerError: The ledger failed. What was charged stays charged, and is not charged again by a retry.
             SolverError: Post-processing failed after noise was drawn. The period is void: charged and never released.
         """
+        if not isinstance(mechanism, OptStream):
+            raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+        _check_held(held, mechanism.guarantee.w)
         periods = mechanism.read(x)
         released = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held, memory=memory)
         return mechanism.assemble([parts for _, parts in released], periods.restore)
@@ -239,6 +246,10 @@ class Ledger:
 
     def releases(self, stream: str, first: int = 0, last: int = LARGEST) -> list[Any]:
         """Return the stored releases of the periods from ``first`` to ``last``, each as it was released."""
+        for name, period in (("first", first), ("last", last)):
+            if isinstance(period, bool) or not isinstance(period, int):
+                raise ParameterTypeError(f"{name} is of type {type(period).__name__}, but must be an int")
+        first, last = min(max(first, 0), LARGEST), min(max(last, -1), LARGEST)
         with self._database.transaction(write=False) as reading:
             self._policy(reading, stream)
             parts = stored(reading, stream, first, last)
@@ -261,6 +272,9 @@ class Ledger:
             mechanism: A mechanism with an :class:`Estimate`, such as the one that released the periods.
             stream: The name of the stream.
         """
+        _check_stream(stream)
+        if not isinstance(mechanism, OptStream):
+            raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
         memory = mechanism.remembered()
         numbers, understood = [], []
         for number in self._memories.replay(stream, LARGEST, memory):
@@ -338,6 +352,7 @@ class Ledger:
     # Rows.
 
     def _policy(self, reading: Transaction, stream: str) -> Guarantee:
+        _check_stream(stream)
         return policy_of(stream, reading.rows(POLICY, (stream,)))
 
     def _mechanism(self, reading: Transaction, digest: bytes) -> OptStream:
@@ -410,6 +425,12 @@ class Ledger:
 
 
 def _open(url: str | Path, *, create: bool, timeout: float) -> Database[Any]:
+    if not isinstance(url, (str, os.PathLike)):
+        raise ParameterTypeError(f"url is of type {type(url).__name__}, but must be a path or a URL")
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise ParameterTypeError(f"timeout is of type {type(timeout).__name__}, but must be a real number")
+    if not 0 <= timeout <= LONGEST:
+        raise ParameterError(f"timeout is {timeout}, but must be from 0 to {LONGEST} seconds")
     if not str(url).startswith(("postgresql://", "postgres://")):
         return SQLite(url, create=create, timeout=timeout)
     try:
@@ -424,6 +445,21 @@ def _check_stream(stream: str) -> None:
         raise ParameterTypeError(f"stream is of type {type(stream).__name__}, but must be str")
     if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
         raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
+
+
+def _check_held(held: Mapping[int, int] | None, w: int) -> None:
+    """Refuse what is not a later step mapped to an earlier one: its cost would be charged where nothing is."""
+    if held is None:
+        return
+    if not isinstance(held, Mapping):
+        raise ParameterTypeError(f"held is of type {type(held).__name__}, but must be a mapping")
+    for step, source in held.items():
+        if not all(isinstance(number, int) and not isinstance(number, bool) for number in (step, source)):
+            raise ParameterTypeError("held holds something else, but must map ints to ints")
+        if not 0 <= source < step < w or source in held:
+            raise ParameterError(
+                f"held maps step {step} to {source}, but must map it to an earlier one of the {w} that is not held"
+            )
 
 
 def _check_period(period: int, count: int) -> None:

@@ -46,8 +46,10 @@ class SQLite(Database[sqlite3.Connection]):
                     os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
             elif not self._path.is_file():
                 raise LedgerError(f"ledger {path} does not exist, but must")
-        except OSError as error:
-            raise LedgerError(f"ledger {path} cannot be made: {error.strerror}") from None
+        except (OSError, ValueError) as error:
+            # A path that holds a null is a ValueError.
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise LedgerError(f"ledger {path} cannot be made: {reason}") from None
         if damage := self._first_damage():
             raise LedgerError(f"ledger {path} is damaged and was refused: {damage}")
 

@@ -89,6 +89,9 @@ impl Product {
         Error::unless_length("length of time_inverse", time_inverse.len(), step_weights.len() * step_weights.len())?;
         for (labels, _) in features {
             Error::unless_length("length of labels", labels.len(), step_weights.len())?;
+            if let Some(index) = labels.iter().position(|&label| label >= step_weights.len()) {
+                return Err(Error::entry("labels", index, labels[index], "less than the number of steps"));
+            }
         }
         let (leaves, inner) = (0..parents.len()).partition(|&node| is_leaf[node]);
         let total: f64 = feature_weights.iter().sum();
@@ -103,6 +106,12 @@ impl Product {
             diagonal: step_weights.iter().map(|weight| weight + total).collect(),
             time_inverse: time_inverse.to_vec(),
         })
+    }
+
+    /// The number of nodes and the number of steps.
+    #[must_use]
+    pub const fn shape(&self) -> (usize, usize) {
+        (self.parent.len(), self.step_weight.len())
     }
 
     /// The number of leaves.

@@ -2,7 +2,9 @@
 
 use std::borrow::Cow;
 
-use numpy::{PyArrayDescrMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods};
+use numpy::{
+    Element, PyArray2, PyArrayDescrMethods, PyArrayMethods, PyReadonlyArrayDyn, PyUntypedArray, PyUntypedArrayMethods,
+};
 use optstream_core::Error;
 use optstream_core::ratio::Ratio;
 use pyo3::prelude::*;
@@ -21,7 +23,10 @@ pub fn array<'py>(
         [2] => "a 2-D numpy array of float64",
         _ => "a 1-D or 2-D numpy array of float64",
     };
-    if let Ok(array) = value.extract::<PyReadonlyArrayDyn<'py, f64>>() {
+    if let Ok(mut array) = value.extract::<PyReadonlyArrayDyn<'py, f64>>() {
+        if !is_aligned(value)? {
+            array = value.call_method0("copy")?.extract()?;
+        }
         if dimensions.contains(&array.ndim()) {
             return Ok(array);
         }
@@ -33,6 +38,23 @@ pub fn array<'py>(
         Err(_) => format!("of type {}", value.get_type().name()?),
     };
     Err(wrong_type(name, &given, wanted))
+}
+
+/// Whether entries lie where Rust looks for them.
+///
+/// Those of a packed record do not: their distances are no multiples of their size, and counted in entries they would be
+/// other ones.
+fn is_aligned(array: &Bound<'_, PyAny>) -> PyResult<bool> {
+    array.getattr("flags")?.getattr("aligned")?.extract()
+}
+
+/// The entries of a matrix row by row, wherever they lie.
+pub fn entries<T: Element + Copy>(matrix: &Bound<'_, PyArray2<T>>) -> PyResult<Vec<T>> {
+    if is_aligned(matrix.as_any())? {
+        return Ok(matrix.readonly().as_array().iter().copied().collect());
+    }
+    let copy = matrix.call_method0("copy")?;
+    Ok(copy.cast::<PyArray2<T>>()?.readonly().as_array().iter().copied().collect())
 }
 
 /// The values of an array row by row.

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
-use crate::arguments::{array, budget, number, pair, row_major};
+use crate::arguments::{array, budget, entries, number, pair, row_major};
 use crate::errors::{raise, wrong_type};
 
 /// A curator's secret of 32 random bytes, for noise that a retry repeats bit for bit.
@@ -39,9 +39,8 @@ impl CuratorKey {
         py: Python<'py>,
         context: Vec<PyBackedBytes>,
         units: &Bound<'py, PyArray2<i64>>,
-    ) -> Bound<'py, PyBytes> {
-        let units: Vec<i64> = units.readonly().as_array().iter().copied().collect();
-        PyBytes::new(py, &self.secret.digest(&fields(&context), &units))
+    ) -> PyResult<Bound<'py, PyBytes>> {
+        Ok(PyBytes::new(py, &self.secret.digest(&fields(&context), &entries(units)?)))
     }
 
     #[expect(clippy::unused_self, reason = "a method of the Python class")]

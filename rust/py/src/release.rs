@@ -3,6 +3,7 @@
 use std::thread;
 
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use optstream_core::Error;
 use optstream_core::cube::CubeScale;
 use optstream_core::grid::{Grid, check};
 use optstream_core::measure::{Feature, Noise, Period, Plan as Measurement, Run, Sampling};
@@ -14,12 +15,15 @@ use optstream_post::product::Product as ProductProblem;
 use optstream_post::tree::{Tree, Workspace};
 use pyo3::prelude::*;
 
-use crate::arguments::{array, budget, number, pair, row_major};
-use crate::errors::{raise, raise_post};
+use crate::arguments::{array, budget, entries, number, pair, row_major};
+use crate::errors::{raise, raise_post, wrong_type};
 use crate::noise::{Retry, key, threads};
 
 /// Periods that are quantised at a time, so that memory beyond input and output does not grow with their number.
 const PERIODS: usize = 2048;
+
+/// The most steps of a period.
+const LONGEST: usize = 1 << 20;
 
 /// An adaptive sampler as Python describes it: k, threshold, noise units per normalised sensitivity (none if the noise is
 /// in grid units), and for the noise on the threshold and on the queries the pair of sensitivity and epsilon.
@@ -30,6 +34,8 @@ type SamplerArgument<'py> = (usize, f64, Option<u64>, (u64, Bound<'py, PyAny>), 
 pub struct Plan {
     grid: Grid,
     sensitivity: u64,
+    /// The largest size of a quantised value, of sums of streams.
+    largest: u64,
     measurement: Measurement,
     scale: Scale,
     feature_scales: Vec<Scale>,
@@ -51,10 +57,13 @@ impl Plan {
         sampling: &Bound<'_, PyAny>,
         cost: &Bound<'_, PyAny>,
         blocks: Option<Vec<usize>>,
-        features: Vec<(Vec<usize>, Bound<'_, PyAny>)>,
-        tree: Option<(Vec<Option<usize>>, Vec<f64>)>,
+        features: &Bound<'_, PyAny>,
+        tree: &Bound<'_, PyAny>,
         streams: u64,
     ) -> PyResult<Self> {
+        if w > LONGEST {
+            return Err(raise(Error::parameter("w", w, format!("at most {LONGEST}"))));
+        }
         let (lower, upper) = pair("bounds", bounds)?;
         let grid = Grid::new(number("grid", grid)?, lower, upper).map_err(raise)?;
         let sensitivity = grid.sensitivity(number("alpha", alpha)?).map_err(raise)?;
@@ -71,6 +80,8 @@ impl Plan {
         };
         let divisors = divisors(&sampling);
         let features = features
+            .extract::<Vec<(Vec<usize>, Bound<'_, PyAny>)>>()
+            .map_err(|_| wrong_type("features", "something else", "pairs of labels and a budget"))?
             .into_iter()
             .map(|(labels, cost)| Ok(Feature { labels, scale: scale(sensitivity, &cost)? }))
             .collect::<PyResult<Vec<_>>>()?;
@@ -87,9 +98,11 @@ impl Plan {
         };
         let largest = grid.largest().saturating_mul(streams);
         let measurement = Measurement::new(w, largest, sampling, noise, features).map_err(raise)?;
+        let tree: Option<(Vec<Option<usize>>, Vec<f64>)> =
+            tree.extract().map_err(|_| wrong_type("tree", "something else", "None or parents and weights"))?;
         let projection =
             tree.map(|(parents, weights)| Tree::new(&parents, &weights)).transpose().map_err(raise_post)?;
-        Ok(Self { grid, sensitivity, measurement, scale, feature_scales, projection, divisors })
+        Ok(Self { grid, sensitivity, largest, measurement, scale, feature_scales, projection, divisors })
     }
 
     /// How far one step can move, in grid units.
@@ -119,8 +132,11 @@ impl Plan {
         units: &Bound<'py, PyArray2<i64>>,
         retry: Retry<'py>,
     ) -> PyResult<Arrays<'py>> {
-        let rows = units.shape()[0];
-        let units: Vec<i64> = units.readonly().as_array().iter().copied().collect();
+        let rows = self.periods(units.shape())?;
+        let units = entries(units)?;
+        if let Some(unit) = units.iter().find(|unit| unit.unsigned_abs() > self.largest) {
+            return Err(raise(Error::parameter("units", unit, format!("at most {} in size", self.largest))));
+        }
         let key = key(retry, &units)?;
         let released = py.detach(|| self.release_chunk(&units, 0, &key))?;
         self.arrays(py, rows, released)
@@ -130,7 +146,7 @@ impl Plan {
     /// and cells are projected if the plan has a tree.
     fn release<'py>(&self, py: Python<'py>, values: &Bound<'py, PyAny>) -> PyResult<Arrays<'py>> {
         let values = array("values", values, &[2])?;
-        let rows = values.shape()[0];
+        let rows = self.periods(values.shape())?;
         let slice = row_major(&values);
         // Everything is looked at before anything is drawn.
         check(&slice).map_err(raise)?;
@@ -146,6 +162,16 @@ impl Plan {
 }
 
 impl Plan {
+    /// The number of periods in an array with one period per row.
+    fn periods(&self, shape: &[usize]) -> PyResult<usize> {
+        let w = self.measurement.length();
+        match *shape {
+            [0, _] => Err(raise(Error::Empty)),
+            [rows, width] if width == w => Ok(rows),
+            _ => Err(raise(Error::parameter("shape", format!("{shape:?}"), format!("one with w = {w} columns")))),
+        }
+    }
+
     fn arrays<'py>(&self, py: Python<'py>, rows: usize, released: Released) -> PyResult<Arrays<'py>> {
         let (w, cells) = (self.measurement.length(), self.measurement.cells());
         let Released { steps, cells: sums, mut knots } = released;
@@ -218,7 +244,13 @@ impl Plan {
 
 /// Runs of steps as Python describes them: start, stop, and what their sum is multiplied by.
 fn runs(sampling: &Bound<'_, PyAny>) -> PyResult<Vec<Run>> {
-    let runs: Vec<(usize, usize, u64)> = sampling.extract()?;
+    let runs: Vec<(usize, usize, u64)> = sampling.extract().map_err(|_| {
+        wrong_type(
+            "sampling",
+            "something else",
+            "runs (start, stop, times), or a sampler (k, threshold, unit, rho, nu)",
+        )
+    })?;
     Ok(runs.into_iter().map(|(start, stop, times)| Run { start, stop, times }).collect())
 }
 
@@ -282,6 +314,13 @@ pub fn quantise<'py>(
     units.into_pyarray(py).reshape([values.shape()[0], values.shape()[1]])
 }
 
+fn unless_shape(name: &'static str, shape: &[usize], wanted: &[usize]) -> PyResult<()> {
+    if shape == wanted {
+        return Ok(());
+    }
+    Err(raise(Error::parameter(name, format!("of shape {shape:?}"), format!("of shape {wanted:?}"))))
+}
+
 /// A forest on which values are projected; see `optstream_post::tree`.
 #[pyclass(frozen, module = "optstream._core")]
 pub struct Forest {
@@ -304,7 +343,8 @@ impl Forest {
         nonnegative: bool,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let rows = targets.shape()[0];
-        let targets: Vec<f64> = targets.readonly().as_array().iter().copied().collect();
+        unless_shape("targets", targets.shape(), &[rows, self.tree.len()])?;
+        let targets = entries(targets)?;
         let mut out = vec![0.0; targets.len()];
         let threads = threads(targets.len());
         py.detach(|| self.tree.project_many(&targets, nonnegative, threads, &mut out)).map_err(raise_post)?;
@@ -329,7 +369,7 @@ impl Product {
         features: Vec<(Vec<usize>, f64)>,
         time_inverse: &Bound<'_, PyArray2<f64>>,
     ) -> PyResult<Self> {
-        let inverse: Vec<f64> = time_inverse.readonly().as_array().iter().copied().collect();
+        let inverse = entries(time_inverse)?;
         let problem = ProductProblem::new(&parents, &node_weights, &step_weights, &features, &inverse);
         Ok(Self { problem: problem.map_err(raise_post)? })
     }
@@ -341,9 +381,10 @@ impl Product {
         steps: &Bound<'py, PyArray2<f64>>,
         cells: &Bound<'py, PyArray2<f64>>,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let width = steps.shape()[1];
-        let [steps, cells] =
-            [steps, cells].map(|part| part.readonly().as_array().iter().copied().collect::<Vec<f64>>());
+        let (nodes, width) = self.problem.shape();
+        unless_shape("steps", steps.shape(), &[nodes, width])?;
+        unless_shape("cells", cells.shape(), &[nodes, self.problem.cells()])?;
+        let (steps, cells) = (entries(steps)?, entries(cells)?);
         let found = py.detach(|| self.problem.project(&steps, &cells)).map_err(raise_post)?;
         found.into_pyarray(py).reshape([self.problem.leaves(), width])
     }
