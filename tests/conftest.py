@@ -1,4 +1,4 @@
-"""Databases for the tests: files, and a real PostgreSQL server."""
+"""What tests need from outside: databases, a browser, a small disk."""
 
 from __future__ import annotations
 
@@ -27,6 +27,16 @@ def postgres_server() -> str:
         pytest.skip(f"no PostgreSQL: {started.stderr.strip()}")
     assert started.returncode == 0, started.stderr
     return started.stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def chromium() -> str:
+    """Return the path of a real browser; skip without one, but never in continuous integration."""
+    found = subprocess.run([ROOT / "tools/chromium"], capture_output=True, text=True, check=False)
+    if found.returncode == 77:
+        pytest.skip(f"no browser: {found.stderr.strip()}")
+    assert found.returncode == 0, found.stderr
+    return found.stdout.strip()
 
 
 @pytest.fixture

@@ -783,7 +783,7 @@ def test_tables_and_statements_are_drawn_on_a_terminal(loads: Path, tmp_path: Pa
 
 @pytest.mark.parametrize(
     "words",
-    [(), ("release",), ("plan",), ("tune",), ("aggregate",), ("key", "create")]
+    [(), ("release",), ("plan",), ("tune",), ("aggregate",), ("reproduce",), ("key", "create")]
     + [("ledger", verb) for verb in ("show", "export", "verify")],
 )
 def test_every_command_has_an_example(call: Call, words: tuple[str, ...]) -> None:

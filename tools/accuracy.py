@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import gzip
 import multiprocessing
 import sys
 import time
@@ -24,43 +23,14 @@ import numpy as np
 from tqdm.auto import tqdm
 
 import optstream as ops
+from optstream.errors import DataError
+from optstream.reproduce.data import Folder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from numpy.typing import NDArray
-
-    Array = NDArray[np.float64]
+    from optstream.reproduce.data import Stream
 
 EPSILONS = ("1", "0.1", "0.01")
-FILES = {
-    "rte_regional_load_2016": 48,
-    "nyc_taxi_30min": 48,
-    "melbourne_pedestrian_hourly": 24,
-    "tweets_30min": 48,
-    "tweets_5min": 288,
-}
-"""The streams, with the steps of a day."""
-BEFORE = {"rte_regional_load_2016": "rte_regional_load_2015"}
-"""Public history, right before the stream."""
 LEVEL = 0.9
-
-
-@dataclass(frozen=True)
-class Stream:
-    """A series of whole days."""
-
-    name: str
-    w: int
-    x: Array
-    history: Array | None
-
-    @property
-    def upper(self) -> float:
-        """A round bound above everything, as one would guess it: 1, 2 or 5 times a power of ten."""
-        largest = 1.2 * float(self.x.max())
-        unit = 10.0 ** np.floor(np.log10(largest))
-        return float(next(factor * unit for factor in (1, 2, 5, 10) if factor * unit >= largest))
 
 
 @dataclass(frozen=True)
@@ -83,24 +53,6 @@ class Result:
     def ratio(self) -> float:
         """How many times closer than the plain Laplace mechanism."""
         return self.laplace / self.ours
-
-
-def read(path: Path) -> dict[str, Array]:
-    """Return the columns of a file."""
-    with gzip.open(path, "rt") as file:
-        names, *rows = csv.reader(file)
-    return {name: np.array([float(row[index]) for row in rows]) for index, name in enumerate(names) if index}
-
-
-def streams(data: Path) -> Iterator[Stream]:
-    """Yield all streams of a folder."""
-    for name, w in FILES.items():
-        columns = read(data / f"{name}.csv.gz")
-        history = read(data / f"{BEFORE[name]}.csv.gz") if name in BEFORE else {}
-        if len(columns) > 1 and name not in BEFORE:
-            columns["total"] = np.sum(list(columns.values()), axis=0)
-        for column, x in columns.items():
-            yield Stream(f"{name}/{column}", w, x, history.get(column))
 
 
 def measure(job: tuple[Stream, str, int]) -> Result:
@@ -197,11 +149,13 @@ def main() -> int:
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path, default=Path("build/accuracy"))
     options = parser.parse_args()
-    if not options.data.is_dir():
-        print(f"no data: {options.data} is not a folder; give --data", file=sys.stderr)
+    try:
+        streams = Folder(options.data).streams()
+    except DataError as error:
+        print(f"no data: {error}", file=sys.stderr)
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
-    chosen = [stream for stream in streams(options.data) if stream.name.startswith(tuple(options.streams))]
+    chosen = [stream for stream in streams if stream.name.startswith(tuple(options.streams))]
     jobs = [(stream, epsilon, options.trials) for stream in chosen for epsilon in EPSILONS]
     results: list[Result] = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from optstream import __version__
-from optstream.cli import aggregate, audit, key, ledger, plan, release, tune
+from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, tune
 from optstream.cli.exits import MEANINGS, emit, report
 
 __all__ = ["app", "run"]
@@ -38,6 +38,9 @@ app.command(
     "-o plan.toml --plot tune.png"
 )(tune.tune)
 app.command(epilog=EXAMPLE + "optstream audit --mechanism plan.toml --trials 100000 --plot audit.png")(audit.audit)
+app.command(
+    epilog=EXAMPLE + "optstream reproduce --data data --figure january --figure l1-error -o build/reproduction"
+)(reproduce.reproduce)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)
