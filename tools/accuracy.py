@@ -125,7 +125,7 @@ def draw(results: list[Result], path: Path) -> None:
     axes.set_yticks(range(len(names)), names, fontsize="small")
     axes.invert_yaxis()
     axes.grid(axis="x", alpha=0.3)
-    axes.legend(loc="lower right")
+    axes.legend(loc="upper right")
     figure.savefig(path, dpi=110)
 
 
