@@ -55,7 +55,7 @@ def test_what_is_expected_is_what_comes(epsilon: Fraction) -> None:
         error = np.mean([np.abs(made.release(x, memory=memory).values - x).mean() for _ in range(2)])
         # Where noise drowns the stream, or far too few buckets are measured, the size is all that can be expected.
         close = row in rows[:2] and epsilon == 1
-        assert error / (1.35 if close else 3) < row.expected_error < error * (1.35 if close else 3), row.described
+        assert error / (1.6 if close else 4) < row.expected_error < error * (1.6 if close else 4), row.described
     assert found.plain.expected_error == pytest.approx(W / epsilon, rel=0.01)
     assert found.expected_error < 0.7 * found.plain.expected_error
 
@@ -119,9 +119,18 @@ def test_a_mechanism_that_needs_no_choice_does_well_on_a_stream_that_it_does_not
     x = days(60)
     made = ops.OptStream.auto(guarantee(Fraction(1, 10)), bounds=(0, 1000))
     error = np.abs(made.release(x).values - x).mean()
-    assert error < W * 10 / 4
+    assert error < W * 10 / 2
     assert "at first" in str(made.statement)
     assert "but for what was released" in str(made.statement)
+
+
+def test_long_periods_are_measured_in_fewer_means() -> None:
+    w = 450
+    x = np.tile(500 + 100 * np.sin(np.arange(w) / w * 2 * np.pi), 3)
+    found = ops.tune(ops.Guarantee(epsilon=10, w=w), x, bounds=(0, 1000), buckets=True)
+    assert max(row.sample.k for row in found.table) == 225
+    assert found.plain.sample == ops.EqualSampling(w)
+    assert found.mechanism.release(x[:w], memory=found.memory).values.shape == (w,)
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from optstream import accounting
 from optstream.budget import shown
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
-from optstream.estimate.estimator import variances_of
+from optstream.estimate.estimator import MOST, variances_of
 from optstream.estimate.filter import Measured
 from optstream.guarantee import Guarantee
 from optstream.mechanism import OptStream
@@ -62,6 +62,8 @@ TIE = 1.05
 """Factor of error up to which means of buckets are preferred to steps."""
 GAIN = 0.02
 """Share of its error by which another choice must be better."""
+LONG = 288
+"""Longest period of which history is learnt step by step."""
 LONGEST = 400
 """Most periods of history that are looked at, the last ones."""
 SHOWN = 12
@@ -225,10 +227,10 @@ def tune(
     if not isinstance(guarantee, Guarantee):
         raise ParameterTypeError(f"guarantee is of type {type(guarantee).__name__}, but must be Guarantee")
     estimate = Estimate(season=season)
-    # The plain mechanism checks all parameters that candidates share.
+    # One mechanism checks all parameters that candidates share.
     plain = OptStream(
         guarantee,
-        sample=EqualSampling(guarantee.w),
+        sample=BucketSampling(1),
         bounds=bounds,
         features=features,
         grid=grid,
@@ -304,7 +306,9 @@ def _choices(
         # With k = w both measure every step.
         samples += [EqualSampling(k) for k in counts if min(2, w) <= k < w]
         follows += [Estimate(memory=False), *([Linear()] if lines else [])]
-    yield from product(samples, (LaplaceNoise(), CubeNoise()), follows, splits)
+    for sample, *rest in product(samples, (LaplaceNoise(), CubeNoise()), follows, splits):
+        if sample.k <= MOST or rest[1] == Linear():
+            yield sample, *rest
 
 
 class _Judge:
@@ -337,7 +341,8 @@ class _Judge:
 
     def plain(self) -> Candidate:
         """Return the plain Laplace mechanism, without features."""
-        made = self._plain.changed(reconstruct=Linear(), features=(), split=None)
+        steps = EqualSampling(self._plain.guarantee.w)
+        made = self._plain.changed(sample=steps, perturb=LaplaceNoise(), reconstruct=Linear(), features=(), split=None)
         return self._judged(Candidate(made.sample, made.perturb, made.reconstruct, made.split, np.nan), made)
 
     def made(self, row: Candidate) -> OptStream:
@@ -388,10 +393,13 @@ def _learnt(plain: OptStream, history: Any) -> Memory:
         return plain.remembered(history)
     leaves = plain.read(history).units[-LONGEST:]
     memory, w = plain.remembered(), plain.guarantee.w
-    cells, none = tuple((step,) for step in range(w)), np.zeros(w)
+    # Of long periods means are enough to tell how strong the parts of a stream are.
+    cells = tuple(tuple(range(start, stop)) for start, stop in BucketSampling(w if w <= LONG else LONG // 2).runs(w))
+    none = np.zeros(len(cells))
     # These are the periods before the first one of the stream.
     work = tqdm(leaves, desc="learning", unit="period", disable=None, leave=False)
     for period, units in enumerate(work, -len(leaves)):
         rows = (units if plain.hierarchy is None else plain.hierarchy.sums(units)) * plain.grid
-        memory.update([Measured(period, cells, row, none) for row in rows])
+        means = [[row[cell[0] : cell[-1] + 1].mean() for cell in cells] for row in rows]
+        memory.update([Measured(period, cells, np.array(row), none) for row in means])
     return memory

@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["Estimator", "variances_of"]
+__all__ = ["MOST", "Estimator", "variances_of"]
 
+MOST = 400
+"""Most measured values of a period: the work grows with their cube."""
 LARGEST = 1e90
 """Far below what a filter refuses, whatever noise is drawn."""
 
@@ -52,7 +54,12 @@ class Estimator:
         return self.levels[0]
 
     def check(self) -> None:
-        """Raise if values or noise are so large that their squares could not be computed."""
+        """Raise if so much is measured that an estimate would take minutes, or values are too large to be squared."""
+        count = len(variances_of(self._first))
+        if count > MOST:
+            raise ParameterError(
+                f"{count} values are measured in a period, but must be at most {MOST} for an Estimate; take fewer"
+            )
         streams = 1 if self.hierarchy is None else len(self.hierarchy.leaves)
         for level in self.levels:
             largest = max(*map(abs, level.bounds), float(np.sqrt(variances_of(level).max()))) * streams
