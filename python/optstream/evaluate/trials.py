@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from optstream.errors import ParameterError, ParameterTypeError
@@ -205,9 +206,14 @@ def _errors(work: Sequence[_Work], trials: int, processes: int) -> Iterator[tupl
         yield from pool.imap_unordered(_trial, indices)
 
 
-def _inherit(work: Sequence[_Work]) -> None:
-    # One core for each process.
+def take_one_core() -> None:
+    """Keep a process to one core: others work on the others."""
     os.environ["OPTSTREAM_MAX_THREADS"] = "1"
+    threadpool_limits(1)
+
+
+def _inherit(work: Sequence[_Work]) -> None:
+    take_one_core()
     _inherited.append(work)
 
 

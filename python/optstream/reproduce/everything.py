@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from tqdm.auto import tqdm
 
 from optstream.evaluate import compare
+from optstream.evaluate.trials import take_one_core
 from optstream.guarantee import Guarantee
 from optstream.reproduce.drawing import dots
 from optstream.reproduce.mechanisms import learners, quick_ones, step_by_step
@@ -64,7 +65,7 @@ def _done(jobs: Sequence[Job], processes: int) -> Iterator[list[Row]]:
 
 def _alone() -> None:
     """Let a process keep to one core, and keep its bars from writing over ours."""
-    os.environ["OPTSTREAM_MAX_THREADS"] = "1"
+    take_one_core()
     sys.stderr = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  (as long as the process lives)
 
 
