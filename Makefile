@@ -7,7 +7,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test check demo bench accuracy audit serve docs wheel clean
+.PHONY: help test quick check demo bench accuracy audit serve docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -32,7 +32,11 @@ $(STAMPS)/%: $(STAMPS)/venv
 test: $(STAMPS)/build ## Set up, build, run every test of both languages
 	cargo test --quiet --workspace --exclude optstream-py
 	@url=$$(tools/postgres start) || { code=$$?; test $$code = 77 || exit $$code; }; \
-	OPTSTREAM_TEST_POSTGRES=$$url $(BIN)/python -m pytest --quiet
+	OPTSTREAM_TEST_POSTGRES=$$url $(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal
+
+quick: $(STAMPS)/build ## Run the unit tests of both languages: no statistics, no servers
+	cargo test --quiet --workspace --exclude optstream-py
+	$(BIN)/python -m pytest --quiet --numprocesses 2 -m 'not slow' tests/unit
 
 check: $(STAMPS)/build ## Lint and type checks of both languages, then every test
 	cargo fmt --all --check
@@ -41,6 +45,7 @@ check: $(STAMPS)/build ## Lint and type checks of both languages, then every tes
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/python -m mypy.stubtest optstream._core
 	@$(MAKE) --no-print-directory test
 

@@ -26,7 +26,7 @@ import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from optstream.events import aggregate
+from optstream.data.events import aggregate
 
 ENTITIES = 1_000_000
 START, STOP = datetime(2016, 1, 1), datetime(2017, 1, 1)  # noqa: DTZ001  (the file's times have no zone)

@@ -15,6 +15,7 @@ afresh by the operating system for every call. See :mod:`optstream.noise`.
 from importlib.metadata import version
 
 from optstream import noise
+from optstream.data.events import aggregate
 from optstream.errors import (
     BudgetError,
     ConflictError,
@@ -29,21 +30,22 @@ from optstream.errors import (
     UnknownStreamError,
 )
 from optstream.estimate import Estimate
-from optstream.events import aggregate
-from optstream.features import Feature
-from optstream.guarantee import Guarantee
-from optstream.hierarchy import Hierarchy
 from optstream.keys import CuratorKey, create_key, read_key
 from optstream.ledger import Ledger
-from optstream.mechanism import OptStream
-from optstream.plan import read_plan
-from optstream.release import Release
-from optstream.sparse_vector import above_threshold
-from optstream.statement import Stage, Statement
-from optstream.steps import BucketSampling, CubeNoise, EqualSampling, L1Sampling, LaplaceNoise, Linear
-from optstream.stream import Stream
-from optstream.tree_release import TreeRelease
-from optstream.tuning import Candidate, Tuning, tune
+from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.plan import read_plan
+from optstream.mechanism.release import Release
+from optstream.mechanism.tree_release import TreeRelease
+from optstream.mechanism.tuning import Candidate, Tuning, tune
+from optstream.pipeline.features import Feature
+from optstream.pipeline.hierarchy import Hierarchy
+from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.reconstruction import Linear
+from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
+from optstream.pipeline.sparse_vector import above_threshold
+from optstream.privacy.guarantee import Guarantee
+from optstream.privacy.statement import Stage, Statement
+from optstream.stream.stream import Stream
 
 __version__ = version("optstream")
 

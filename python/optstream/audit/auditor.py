@@ -15,7 +15,7 @@ from optstream.audit.report import Attack, Audit
 from optstream.audit.statistics import Score, fitted
 from optstream.audit.subjects import Likelihood, Subject, subject_of
 from optstream.errors import ParameterError, ParameterTypeError
-from optstream.open_period import finite
+from optstream.stream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from optstream.audit.bounds import Event
     from optstream.audit.pairs import Pair
-    from optstream.mechanism import OptStream
+    from optstream.mechanism.optstream import OptStream
 
     Array = NDArray[np.float64]
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optstream.accounting import moved, window_costs
 from optstream.errors import ParameterError, ParameterTypeError
-from optstream.guarantee import Guarantee
-from optstream.mechanism import OptStream
-from optstream.open_period import finite
+from optstream.mechanism.optstream import OptStream
+from optstream.privacy.accounting import moved, window_costs
+from optstream.privacy.guarantee import Guarantee
+from optstream.stream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from optstream.audit.pairs import Pair, check_neighbours, pairs_of
-from optstream.budget import exact
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
-from optstream.mechanism import OptStream
-from optstream.steps import Linear
+from optstream.mechanism.optstream import OptStream
+from optstream.pipeline.reconstruction import Linear
+from optstream.privacy.budget import exact
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

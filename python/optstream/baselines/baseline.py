@@ -13,8 +13,8 @@ import numpy as np
 
 from optstream import _core
 from optstream.errors import ParameterError, ParameterTypeError
-from optstream.guarantee import Guarantee
-from optstream.statement import Statement
+from optstream.privacy.guarantee import Guarantee
+from optstream.privacy.statement import Statement
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.statement import Stage
+    from optstream.privacy.statement import Stage
 
 __all__ = ["WHOLE_STREAM", "Baseline", "PrivateSeries", "check_count", "check_positive"]
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
 from optstream.baselines.exact import LIMIT, check_scale, noisy
 from optstream.baselines.online import Online, Steps
 from optstream.errors import DataError, ParameterError
-from optstream.statement import Stage
+from optstream.privacy.accounting import StepCosts, epsilon_of
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

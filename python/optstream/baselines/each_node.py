@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream import _core
+from optstream.data.frames import read_leaves
 from optstream.errors import ParameterTypeError
-from optstream.frames import read_leaves
-from optstream.guarantee import Guarantee
-from optstream.hierarchy import Hierarchy
-from optstream.statement import Stage, Statement
-from optstream.tree_release import TreeRelease
+from optstream.mechanism.tree_release import TreeRelease
+from optstream.pipeline.hierarchy import Hierarchy
+from optstream.privacy.guarantee import Guarantee
+from optstream.privacy.statement import Stage, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -12,7 +12,7 @@ from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
-from optstream.statement import Stage
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

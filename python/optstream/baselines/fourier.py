@@ -12,9 +12,9 @@ import numpy as np
 
 from optstream.baselines.baseline import Baseline, PrivateSeries, check_count
 from optstream.baselines.exact import check_scale, noisy_all
+from optstream.data.frames import read_periods
 from optstream.errors import ParameterError
-from optstream.frames import read_periods
-from optstream.statement import Stage
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 from optstream.baselines.sample import Sample
-from optstream.mechanism import OptStream
-from optstream.steps import EqualSampling
+from optstream.mechanism.optstream import OptStream
+from optstream.pipeline.sampling import EqualSampling
 
 if TYPE_CHECKING:
     from optstream.baselines.online import Steps
-    from optstream.guarantee import Guarantee
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Laplace"]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.baselines.baseline import Baseline, PrivateSeries
-from optstream.frames import read_periods
-from optstream.open_period import finite
+from optstream.data.frames import read_periods
+from optstream.stream.open_period import finite
 
 if TYPE_CHECKING:
     from fractions import Fraction

@@ -9,13 +9,13 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
-from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_positive
 from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
-from optstream.budget import exact
 from optstream.errors import ParameterError
-from optstream.statement import Stage
+from optstream.privacy.accounting import StepCosts, epsilon_of
+from optstream.privacy.budget import exact
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

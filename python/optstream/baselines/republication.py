@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import WHOLE_STREAM
 from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
 from optstream.baselines.window_budget import WindowBudget
-from optstream.statement import Stage
+from optstream.privacy.accounting import StepCosts, epsilon_of
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -15,10 +15,10 @@ from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.kalman import Kalman
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
 from optstream.baselines.window_budget import PARTS, WindowBudget
+from optstream.data.frames import read_periods
 from optstream.errors import DataError, ParameterError, ParameterTypeError
-from optstream.frames import read_periods
-from optstream.open_period import finite
-from optstream.statement import Stage
+from optstream.privacy.statement import Stage
+from optstream.stream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

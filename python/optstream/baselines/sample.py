@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from optstream.accounting import StepCosts, epsilon_of
 from optstream.baselines.baseline import check_count
 from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.online import Online, Steps
-from optstream.statement import Stage
+from optstream.privacy.accounting import StepCosts, epsilon_of
+from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

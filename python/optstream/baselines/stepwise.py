@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.clock import Clock
-    from optstream.open_period import Rules
+    from optstream.data.clock import Clock
+    from optstream.stream.open_period import Rules
 
 __all__ = ["Stepwise"]
 

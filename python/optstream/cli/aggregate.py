@@ -38,7 +38,7 @@ def aggregate(
 
     The result is not private yet: it is what `optstream release` takes.
     """
-    from optstream import events as library  # noqa: PLC0415  (as late as the ledger)
+    from optstream.data import events as library  # noqa: PLC0415  (as late as the ledger)
 
     kind = format_of(output)
     with Outputs(events) as outputs:

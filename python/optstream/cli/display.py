@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from fractions import Fraction
 
-    from optstream.statement import Statement
+    from optstream.privacy.statement import Statement
 
 __all__ = ["print_statement", "print_table", "show_left", "working"]
 

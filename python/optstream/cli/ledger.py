@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from optstream.budget import shown
 from optstream.cli.display import print_table, show_left
 from optstream.cli.exits import UsageError, emit, notice
 from optstream.cli.outputs import Outputs
+from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from optstream.ledger import Ledger

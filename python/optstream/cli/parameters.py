@@ -13,9 +13,9 @@ import typer
 
 from optstream.cli.exits import UsageError
 from optstream.errors import ParameterError
-from optstream.hierarchy import Hierarchy
-from optstream.mechanism import OptStream
-from optstream.plan import build, read_plan
+from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.plan import build, read_plan
+from optstream.pipeline.hierarchy import Hierarchy
 
 __all__ = ["Build", "mechanism_of", "takes_mechanism"]
 

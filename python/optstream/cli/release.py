@@ -19,7 +19,7 @@ from optstream.cli.parameters import Build, takes_mechanism
 from optstream.cli.tables import encode, format_of, iso_times, numbers, read_table, value_column
 from optstream.cli.times import Grid, first_period, read_times
 from optstream.errors import DataError, ParameterError
-from optstream.mechanism import OptStream
+from optstream.mechanism.optstream import OptStream
 
 __all__ = ["release"]
 

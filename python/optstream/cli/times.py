@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import polars as pl
 
-from optstream.clock import Clock
+from optstream.data.clock import Clock
 from optstream.errors import DataError, ParameterError, StreamError
 
 if TYPE_CHECKING:

@@ -53,10 +53,10 @@ def tune(
     HISTORY says what the stream looks like: last year's public figures, or what was released before. Never give it raw
     private data: what is chosen from that would tell about it. Nothing is released and nothing is spent.
     """
-    from optstream.guarantee import Guarantee  # noqa: PLC0415
+    from optstream.mechanism.plan import rational, to_toml  # noqa: PLC0415
+    from optstream.mechanism.tuning import tune as compare  # noqa: PLC0415
     from optstream.pictures import empty_figure  # noqa: PLC0415
-    from optstream.plan import rational, to_toml  # noqa: PLC0415
-    from optstream.tuning import tune as compare  # noqa: PLC0415
+    from optstream.privacy.guarantee import Guarantee  # noqa: PLC0415
 
     kind = "png" if plot is None else plot.suffix.lstrip(".") or "png"
     if plot is not None:

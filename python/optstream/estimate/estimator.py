@@ -18,17 +18,17 @@ from optstream.errors import ParameterError
 from optstream.estimate.filter import Measured
 from optstream.estimate.memory import Memory
 from optstream.estimate.smoother import revised
-from optstream.tree_release import whole_sums
+from optstream.mechanism.tree_release import whole_sums
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from optstream.calibration import Calibration
     from optstream.estimate import Estimate
-    from optstream.hierarchy import Hierarchy
-    from optstream.release import Parts
+    from optstream.mechanism.calibration import Calibration
+    from optstream.mechanism.release import Parts
+    from optstream.pipeline.hierarchy import Hierarchy
 
     Array = NDArray[np.float64]
 

@@ -8,8 +8,8 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from optstream.budget import shown
 from optstream.errors import ParameterError
+from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

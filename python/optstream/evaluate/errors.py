@@ -11,8 +11,8 @@ from optstream.errors import DataError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from optstream.features import Feature
-    from optstream.hierarchy import Hierarchy
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
 
     Array = NDArray[np.float64]
 

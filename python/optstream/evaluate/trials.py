@@ -13,11 +13,11 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
+from optstream.data.frames import read_leaves, read_periods
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.evaluate.comparison import Comparison, Evaluation
 from optstream.evaluate.errors import consistency_error, feature_error, level_errors, period_errors, point_error
 from optstream.evaluate.mean import Mean
-from optstream.frames import read_leaves, read_periods
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.evaluate.forecast import Forecast
-    from optstream.features import Feature
-    from optstream.hierarchy import Hierarchy
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
 
     Array = NDArray[np.float64]
 

@@ -8,9 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
 
-from optstream import accounting, plan
 from optstream.errors import LedgerError, ParameterError, ParameterTypeError
-from optstream.guarantee import Guarantee
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
 from optstream.ledger.charges import Charges
@@ -21,7 +19,10 @@ from optstream.ledger.review import plan_problems, windows_left
 from optstream.ledger.rows import CHARGED, POLICY, Charge, policy_of, policy_row, stored
 from optstream.ledger.schema import migrate
 from optstream.ledger.sqlite import SQLite
-from optstream.mechanism import OptStream
+from optstream.mechanism import plan
+from optstream.mechanism.optstream import OptStream
+from optstream.privacy import accounting
+from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.observations import Kept
-    from optstream.release import Parts
+    from optstream.mechanism.release import Parts
 
 __all__ = ["Ledger"]
 

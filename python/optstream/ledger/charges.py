@@ -12,19 +12,19 @@ import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optstream import accounting
 from optstream.errors import BudgetError, LedgerError, ParameterError
 from optstream.ledger.database import StaleError, pause
 from optstream.ledger.rows import CHARGE, CHARGED, POLICY, RECHARGE, Charge, check_fits, policy_of, policy_row, stored
+from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from fractions import Fraction
 
-    from optstream.accounting import Cost
-    from optstream.guarantee import Guarantee
     from optstream.ledger.database import Database
-    from optstream.release import Parts
+    from optstream.mechanism.release import Parts
+    from optstream.privacy.accounting import Cost
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Charges"]
 

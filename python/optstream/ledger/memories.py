@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
-    from optstream.mechanism import OptStream
-    from optstream.release import Parts
+    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.release import Parts
 
 __all__ = ["Memories"]
 

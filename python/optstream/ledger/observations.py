@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.ledger.database import Transaction
-    from optstream.release import Parts
+    from optstream.mechanism.release import Parts
 
 __all__ = ["Kept", "keep", "load", "set_clock"]
 

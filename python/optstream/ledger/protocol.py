@@ -19,25 +19,26 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from tqdm.auto import tqdm
 
-from optstream import accounting, plan
 from optstream.errors import ConflictError, ParameterError, SolverError
 from optstream.ledger.database import ReplacedError
 from optstream.ledger.memories import Memories
 from optstream.ledger.rows import POLICY, STORE, STORED, check_fits, policy_of, policy_row, seal, stored
+from optstream.mechanism import plan
+from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from optstream.accounting import Cost
     from optstream.estimate.memory import Memory
-    from optstream.guarantee import Guarantee
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
     from optstream.ledger.database import Database, Transaction
-    from optstream.mechanism import OptStream
-    from optstream.release import Parts
+    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.release import Parts
+    from optstream.privacy.accounting import Cost
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["PricedPlan", "Protocol"]
 

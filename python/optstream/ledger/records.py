@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from fractions import Fraction
 
-    from optstream.guarantee import Guarantee
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Entry", "Remaining", "Verification", "Window"]
 

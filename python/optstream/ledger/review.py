@@ -6,15 +6,16 @@ import json
 from itertools import groupby
 from typing import TYPE_CHECKING
 
-from optstream import accounting, plan
 from optstream.ledger.protocol import PricedPlan
 from optstream.ledger.records import Window
+from optstream.mechanism import plan
+from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from optstream.accounting import Cost
-    from optstream.guarantee import Guarantee
+    from optstream.privacy.accounting import Cost
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["plan_problems", "windows_left"]
 

@@ -7,8 +7,8 @@ from hashlib import sha256
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import ConflictError, LedgerError, ParameterError, UnknownStreamError
-from optstream.guarantee import Guarantee
-from optstream.release import Parts
+from optstream.mechanism.release import Parts
+from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

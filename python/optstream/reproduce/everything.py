@@ -13,7 +13,7 @@ from tqdm.auto import tqdm
 
 from optstream.evaluate import compare
 from optstream.evaluate.trials import take_one_core
-from optstream.guarantee import Guarantee
+from optstream.privacy.guarantee import Guarantee
 from optstream.reproduce.drawing import dots
 from optstream.reproduce.mechanisms import learners, quick_ones, step_by_step
 from optstream.reproduce.study import EPSILONS, Drawn

@@ -9,9 +9,9 @@ import numpy as np
 from tqdm.auto import tqdm
 
 from optstream.baselines import PeGaSus
-from optstream.budget import shown
 from optstream.evaluate import Forecast, Mean, arma_forecast, point_error
-from optstream.hierarchy import Hierarchy
+from optstream.pipeline.hierarchy import Hierarchy
+from optstream.privacy.budget import shown
 from optstream.reproduce.drawing import NAMES, bars, forecasts, lines, overlays
 from optstream.reproduce.everything import everything
 from optstream.reproduce.mechanisms import BOUNDS, CALIBRATIONS, W, components, of_paper
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.guarantee import Guarantee
+    from optstream.privacy.guarantee import Guarantee
     from optstream.reproduce.mechanisms import Calibration
     from optstream.reproduce.study import Study
 

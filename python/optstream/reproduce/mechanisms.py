@@ -20,20 +20,21 @@ from optstream.baselines import (
     RescueDP,
     Sample,
 )
-from optstream.features import Feature
-from optstream.mechanism import OptStream
+from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.tuning import tune
+from optstream.pipeline.features import Feature
+from optstream.pipeline.perturbation import CubeNoise
+from optstream.pipeline.sampling import EqualSampling, L1Sampling
 from optstream.reproduce.data import LOADS
-from optstream.steps import CubeNoise, EqualSampling, L1Sampling
-from optstream.tuning import tune
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Literal
 
-    from optstream.guarantee import Guarantee
-    from optstream.hierarchy import Hierarchy
+    from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.privacy.guarantee import Guarantee
+    from optstream.privacy.statement import Statement
     from optstream.reproduce.data import Stream
-    from optstream.statement import Statement
 
     Calibration = Literal["sound", "paper"]
     Mechanisms = dict[str, Any]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from optstream.evaluate import compare
-from optstream.guarantee import Guarantee
+from optstream.privacy.guarantee import Guarantee
 from optstream.reproduce.mechanisms import CALIBRATIONS, W, of_paper
 from optstream.reproduce.tables import Row
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import TYPE_CHECKING
 
-from optstream.budget import shown
+from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -1,0 +1,1 @@
+"""Where raw data is read: events, frames and times."""

@@ -1,0 +1,1 @@
+"""The release of periods: OptStream, its calibration, its plan file, its tuning and what it releases."""

@@ -1,0 +1,122 @@
+"""Releasing a hierarchy: every node measured with its level's budget, then made to add up to the last bit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from optstream import _core
+    from optstream.estimate.memory import Memory
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.pipeline.tree_projection import TreeProjection
+    from optstream.privacy.statement import Statement
+
+    Retry = tuple[_core.CuratorKey, Sequence[bytes]]
+
+__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree", "by_step", "whole_sums"]
+
+
+@dataclass(frozen=True, repr=False)
+class TreeRelease:
+    """The private series of all nodes. It holds private values only, no raw data.
+
+    At every step the released children of a node add up to the node exactly, and so do the steps of every cell: all
+    values are whole grid steps and sums of those of the leaves.
+    """
+
+    values: Any
+    """One column per node, in the order of ``hierarchy.nodes``: an array, or a frame with the columns' names."""
+    hierarchy: Hierarchy
+    features: tuple[NDArray[np.float64], ...]
+    """For every feature an array of periods, cells and nodes."""
+    statement: Statement
+    period: int | None = None
+    """The number of the period in its stream, if it was released by one."""
+    start: int | datetime | None = None
+    """The first step of that period, as a number or a time."""
+    revised: Any = None
+    """The values in the light of all periods of the release, if ``Estimate(revise=True)``; in the same form."""
+    _memory: Memory | None = None
+
+    @property
+    def memory(self) -> dict[str, Any] | None:
+        """What an estimate remembers at the end of the release, for the next one: private values, plain data."""
+        return None if self._memory is None else self._memory.state()
+
+    def __repr__(self) -> str:
+        return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
+
+
+@dataclass(frozen=True)
+class TreeMeasurement:
+    """What is built once for a hierarchy: one plan per level, and the projection."""
+
+    hierarchy: Hierarchy
+    plans: Sequence[_core.Plan]
+    projection: TreeProjection
+
+    def measure(
+        self, leaves: NDArray[np.int64], retry: Retry | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
+        """Return noisy steps, cells and measured steps of all nodes, one row each, from one period's quantised leaves.
+
+        With a curator's key and a context, which must name the data of all leaves, a retry repeats the noise.
+        """
+        units = self.hierarchy.sums(leaves)
+        # Nodes are in the order of their levels, so the parts only need to be put one below the other.
+        parts = [
+            plan.measure(units[level], retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")]))
+            for depth, (plan, level) in enumerate(zip(self.plans, self.hierarchy.level_positions, strict=True))
+        ]
+        knots = [np.broadcast_to(part[2], (len(part[0]), part[2].shape[1])) for part in parts]
+        return (
+            np.concatenate([part[0] for part in parts]),
+            np.concatenate([part[1] for part in parts]),
+            np.concatenate(knots).astype(np.int64),
+        )
+
+    def draw(self, leaves: NDArray[np.int64], grid: float, retry: Retry | None = None) -> NDArray[np.float64]:
+        """Return the released values of one period, one row per node, from its quantised leaves."""
+        steps, cells, _ = self.measure(leaves, retry)
+        return whole_sums(self.hierarchy, self.projection.project(steps, cells), grid)
+
+
+def whole_sums(hierarchy: Hierarchy, leaves: NDArray[np.float64], grid: float) -> NDArray[np.float64]:
+    """Return the values of all nodes from those of the leaves, as whole grid steps, so that every sum is exact."""
+    # No sum leaves 64 bits, however much noise there is.
+    units = np.round(np.clip(leaves / grid, 0, 2**61 / len(leaves))).astype(np.int64)
+    return np.asarray(hierarchy.sums(units) * grid)
+
+
+def by_step(nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return an array of periods, nodes and steps as one row for each step and one column for each node."""
+    return nodes.transpose(0, 2, 1).reshape(-1, nodes.shape[1])
+
+
+def assemble_tree(
+    nodes: NDArray[np.float64],
+    restore: Callable[[NDArray[np.float64]], Any],
+    *,
+    hierarchy: Hierarchy,
+    features: Sequence[Feature],
+    statement: Statement,
+) -> TreeRelease:
+    """Return the release of drawn periods, given as an array of periods, nodes and steps."""
+    periods = nodes.transpose(0, 2, 1)
+    # Sums of whole grid steps are exact.
+    cells = (np.eye(feature.size)[:, list(feature.labels)] for feature in features)
+    return TreeRelease(
+        values=restore(by_step(nodes)),
+        hierarchy=hierarchy,
+        features=tuple(membership @ periods for membership in cells),
+        statement=statement,
+    )

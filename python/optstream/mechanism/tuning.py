@@ -1,0 +1,407 @@
+"""Choosing a mechanism before anything is spent: from public or released history, or from a guess of scale.
+
+What a linear Gaussian filter will know does not depend on the data, only on what is measured, with what noise, and on
+how strong the parts of the stream are. So the error of every candidate follows from what was learnt of the stream
+(:meth:`Filter.expected_error`), without simulating any.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from io import BytesIO
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tqdm.auto import tqdm
+
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.estimate import Estimate
+from optstream.estimate.estimator import MOST, variances_of
+from optstream.estimate.filter import Measured
+from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.release import Release
+from optstream.mechanism.tree_release import TreeRelease
+from optstream.pictures import empty_figure
+from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.reconstruction import Linear
+from optstream.pipeline.sampling import BucketSampling, EqualSampling
+from optstream.privacy import accounting
+from optstream.privacy.budget import shown
+from optstream.privacy.guarantee import Guarantee
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from optstream.estimate.filter import Filter
+    from optstream.estimate.memory import Memory
+    from optstream.mechanism.calibration import Calibration
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.pipeline.sampling import Sampling
+
+    Array = NDArray[np.float64]
+
+__all__ = ["Candidate", "Tuning", "following", "tune"]
+
+LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+"""Lengths of buckets that are tried, and these times powers of 32."""
+SPLITS = ((1, 1), (4, 1), (16, 1))
+"""Shares of the samples and of the features that are tried, where there are features."""
+SPREAD = 0.1
+"""The standard deviation that is guessed of the values within a period, as a share of the width of the bounds."""
+NODES = 12
+"""Most nodes of a hierarchy whose errors are looked at."""
+CHANGES, INTERVAL = (7, 21, 56), 56
+"""Numbers of periods after which a mechanism tunes itself again, and how often later."""
+TIE = 1.05
+"""Factor of error up to which means of buckets are preferred to steps."""
+GAIN = 0.02
+"""Share of its error by which another choice must be better."""
+LONG = 288
+"""Longest period of which history is learnt step by step."""
+LONGEST = 400
+"""Most periods of history that are looked at, the last ones."""
+SHOWN = 12
+"""Rows of the table that are shown."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A mechanism that was considered."""
+
+    sample: Sampling
+    perturb: LaplaceNoise | CubeNoise
+    reconstruct: Linear | Estimate
+    split: tuple[int | Fraction, ...]
+    expected_error: float
+    """The mean absolute error of a released value that is expected, once memory has learnt what it can."""
+
+    @property
+    def described(self) -> tuple[str, str, str]:
+        """What is measured, with what noise, and how values follow, in a few words."""
+        measured = "means" if isinstance(self.sample, BucketSampling) else "steps"
+        follows = "a line"
+        if isinstance(self.reconstruct, Estimate):
+            follows = "estimate with memory" if self.reconstruct.memory else "estimate without memory"
+        elif isinstance(self.sample, BucketSampling):
+            follows = "as measured"
+        return f"{self.sample.k} {measured}", type(self.perturb).__name__.removesuffix("Noise").lower(), follows
+
+
+@dataclass(frozen=True, repr=False)
+class Tuning:
+    """What :func:`tune` found: the best mechanism, what error to expect of it, and the table it was chosen from."""
+
+    mechanism: OptStream
+    chosen: Candidate
+    """Its row of the table."""
+    table: tuple[Candidate, ...]
+    """All candidates, best first."""
+    plain: Candidate
+    """The plain Laplace mechanism, which measures every step with noise of its own, for comparison."""
+    memory: dict[str, Any] | None
+    """What history says of the stream, if there is any. Give it to the first release: the choice counts on it."""
+
+    @property
+    def expected_error(self) -> float:
+        """The mean absolute error of a released value that is expected of the mechanism."""
+        return self.chosen.expected_error
+
+    def shown(self, count: int = SHOWN) -> list[Candidate]:
+        """Return the best rows of the table, with the chosen one and the plain Laplace mechanism."""
+        rows = list(self.table[:count])
+        return rows + [row for row in (self.chosen, self.plain) if row not in rows]
+
+    def __repr__(self) -> str:
+        return f"Tuning(expected_error={self.expected_error:.4g}, candidates={len(self.table)})"
+
+    def __str__(self) -> str:
+        rows = self.shown()
+        lines = [
+            "{:>10} {:<8} {:<24} {:>10.4g}".format(*row.described, row.expected_error)
+            + ("  <- chosen" if row is self.chosen else "  (plain Laplace)" if row is self.plain else "")
+            for row in rows
+        ]
+        hidden = len(self.table) - len(rows)
+        head = f"{'measured':>10} {'noise':<8} {'values':<24} {'error':>10}"
+        return "\n".join([head, *lines, f"and {hidden} others that are worse"])
+
+    def to_json(self) -> str:
+        """Return the table as JSON, best first."""
+        names = ("measured", "noise", "values")
+        content = [
+            dict(zip(names, row.described, strict=True)) | {"k": row.sample.k, "expected_error": row.expected_error}
+            for row in self.table
+        ]
+        return json.dumps(content, indent=2)
+
+    def plot(self, path: str | Path) -> None:
+        """Write a picture of the expected error against the number of measured values; needs matplotlib.
+
+        Raises:
+            OptStreamError: Matplotlib is not installed.
+        """
+        Path(path).write_bytes(self.picture(Path(path).suffix.lstrip(".") or "png"))
+
+    def picture(self, kind: str = "png") -> bytes:
+        """Return the picture that :meth:`plot` writes, in any format that matplotlib knows."""
+        figure = empty_figure(kind, figsize=(9, 5), layout="constrained")
+        axes = figure.subplots()
+        lines: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
+        for row in self.table:
+            measured, noise, values = row.described
+            lines.setdefault((measured.split()[1], noise, values), []).append((row.sample.k, row.expected_error))
+        colours = {values: f"C{index}" for index, values in enumerate(dict.fromkeys(values for _, _, values in lines))}
+        for (measured, noise, values), points in lines.items():
+            best = {k: min(error for other, error in points if other == k) for k, _ in points}
+            axes.plot(
+                *zip(*sorted(best.items()), strict=True),
+                color=colours[values],
+                linestyle="-" if noise == "cube" else "--",
+                marker="o" if measured == "means" else "^",
+                markersize=4,
+                linewidth=1,
+                label=f"{values}: {measured}, {noise}",
+            )
+        guarantee = self.mechanism.guarantee
+        axes.axhline(self.plain.expected_error, color="grey", linestyle=":", label="plain Laplace")
+        axes.plot(self.chosen.sample.k, self.expected_error, marker="*", markersize=16, color="black")
+        axes.set(
+            xscale="log",
+            yscale="log",
+            xlabel="measured values per period (k)",
+            ylabel="expected mean absolute error",
+            title=f"epsilon = {shown(guarantee.epsilon)}, w = {guarantee.w}, alpha = {guarantee.alpha:g}",
+        )
+        ticks = sorted({row.sample.k for row in self.table})
+        axes.set_xticks(ticks, [str(k) for k in ticks], minor=False)
+        axes.minorticks_off()
+        axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
+        target = BytesIO()
+        figure.savefig(target, format=kind, dpi=120)
+        return target.getvalue()
+
+
+def tune(
+    guarantee: Guarantee,
+    history: Any = None,
+    *,
+    bounds: tuple[float, float],
+    scale: float | None = None,
+    season: int = 7,
+    features: Sequence[Feature] = (),
+    grid: float | None = None,
+    hierarchy: Hierarchy | None = None,
+    buckets: bool = False,
+) -> Tuning:
+    """Return the mechanism with the smallest expected error, and the table that it was chosen from. Spends nothing.
+
+    Args:
+        guarantee: What is promised.
+        history: What the stream looks like, from a public source or from releases: whole periods of public values as
+            :meth:`OptStream.release` takes them, those right before the first release; or a release, or what its
+            ``memory`` gave. **Never raw private data:** what is chosen from that would tell about it.
+        bounds: Public lower and upper bound of the values.
+        scale: A guess of the standard deviation of the values within a period, if there is no history; a tenth of the
+            width of the bounds if nothing is known.
+        season: The number of periods after which weekdays repeat; 1 for none.
+        features: Partitions whose sums are measured too.
+        grid: Public step of the grid.
+        hierarchy: A tree of groups whose leaves are the streams.
+        buckets: Whether to consider only means of buckets with memory, which may change from period to period.
+
+    Raises:
+        ParameterError: A parameter is out of its bound.
+        DataError: The history is empty, not a whole number of periods, or not finite.
+
+    Example:
+        >>> found = tune(Guarantee(epsilon=0.01, w=48), bounds=(0, 20_000))
+        >>> found.mechanism.sample.k < 48, found.expected_error < 0.2 * found.plain.expected_error
+        (True, True)
+    """
+    if not isinstance(guarantee, Guarantee):
+        raise ParameterTypeError(f"guarantee is of type {type(guarantee).__name__}, but must be Guarantee")
+    estimate = Estimate(season=season)
+    # One mechanism checks all parameters that candidates share.
+    plain = OptStream(
+        guarantee,
+        sample=BucketSampling(1),
+        bounds=bounds,
+        features=features,
+        grid=grid,
+        hierarchy=hierarchy,
+        reconstruct=estimate,
+    )
+    if scale is None:
+        scale = max(SPREAD * (bounds[1] - bounds[0]), guarantee.alpha)
+    if not 0 < scale < np.inf:
+        raise ParameterError(f"scale is {scale}, but must be positive and finite")
+    learnt = _learnt(plain, history)
+    judge = _Judge(plain, learnt.filters, scale)
+    splits = SPLITS if features else ((1,),)
+    choices = list(_choices(guarantee.w, estimate, splits, buckets=buckets, lines=not features))
+    table = sorted(
+        (judge.candidate(*choice) for choice in tqdm(choices, desc="comparing", disable=None, leave=False)),
+        key=lambda row: row.expected_error,
+    )
+    # Means miss no detail, whatever the model says: they are taken unless steps promise clearly less.
+    means = next(row for row in table if isinstance(row.sample, BucketSampling))
+    best = means if means.expected_error < TIE * table[0].expected_error else table[0]
+    memory = None if history is None else learnt.state()
+    return Tuning(judge.made(best), best, tuple(table), judge.plain(), memory)
+
+
+def following(mechanism: OptStream, memory: Memory) -> OptStream:
+    """Return the mechanism of the period after what is remembered, for one that tunes itself.
+
+    It depends only on what was released, and every window of the old and the new plan costs at most epsilon.
+    """
+    from optstream.mechanism import plan  # noqa: PLC0415  (which tells kinds of steps apart)
+
+    steady = mechanism.variant()
+    if not memory.choice:
+        return steady
+    now = mechanism.variant(**{name: plan.step(name, content) for name, content in memory.choice.items()})
+    if not (memory.measured in CHANGES or memory.measured % INTERVAL == 0):
+        return now
+    judge = _Judge(steady, memory.filters)
+    choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), buckets=True)
+    best = min((judge.candidate(*choice) for choice in choices), key=lambda row: row.expected_error)
+    present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
+    if best.expected_error > (1 - GAIN) * present.expected_error:
+        return now
+    return _after(now, judge.made(best))
+
+
+def _after(before: OptStream, new: OptStream) -> OptStream:
+    """Return a new mechanism with as much epsilon as the period right after another one may have."""
+    guarantee = new.guarantee
+    made, factor = new, Fraction(1)
+    # The scales of noise are rounded, so what a smaller epsilon costs is not exactly in proportion: look again.
+    while (rest := accounting.room_after(before.costs, made.costs, guarantee)) < 1:
+        factor *= rest
+        made = new.with_epsilon(guarantee.epsilon * factor)
+    return made
+
+
+def _choices(
+    w: int,
+    estimate: Estimate | Linear,
+    splits: Sequence[Sequence[int | Fraction]],
+    *,
+    buckets: bool,
+    lines: bool = True,
+) -> Iterator[tuple[Any, ...]]:
+    """Yield what may be measured, with what noise, how values follow, and how the budget is split."""
+    lengths = {length * 32**power for length in LENGTHS for power in range(w.bit_length() // 5 + 1)}
+    counts = sorted({max((2 * w + length) // (2 * length), 1) for length in lengths})
+    samples: list[EqualSampling | BucketSampling] = [BucketSampling(k) for k in counts]
+    follows: list[Estimate | Linear] = [estimate]
+    if not buckets:
+        # With k = w both measure every step.
+        samples += [EqualSampling(k) for k in counts if min(2, w) <= k < w]
+        follows += [Estimate(memory=False), *([Linear()] if lines else [])]
+    for sample, *rest in product(samples, (LaplaceNoise(), CubeNoise()), follows, splits):
+        if sample.k <= MOST or rest[1] == Linear():
+            yield sample, *rest
+
+
+class _Judge:
+    """Expects the errors of candidates, from what was learnt of a stream or of some nodes of a hierarchy."""
+
+    def __init__(self, plain: OptStream, learnt: Sequence[Filter], scale: float | None = None) -> None:
+        """Take a mechanism with all that candidates share, and a filter for every stream."""
+        self._plain = plain
+        hierarchy = plain.hierarchy
+        if hierarchy is None:
+            self._streams = [(learnt[0], 0, scale)]
+            return
+        below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size))
+        chosen = np.unique(np.linspace(0, len(learnt) - 1, NODES).round().astype(int))
+        self._streams = [
+            (learnt[node], int(hierarchy.depths[node]), None if scale is None else scale * below[node])
+            for node in chosen
+        ]
+
+    def candidate(
+        self,
+        sample: Sampling,
+        perturb: LaplaceNoise | CubeNoise,
+        reconstruct: Linear | Estimate,
+        split: Sequence[int | Fraction],
+    ) -> Candidate:
+        """Return a row of the table."""
+        row = Candidate(sample, perturb, reconstruct, tuple(split), np.nan)
+        return self._judged(row, self.made(row))
+
+    def plain(self) -> Candidate:
+        """Return the plain Laplace mechanism, without features."""
+        steps = EqualSampling(self._plain.guarantee.w)
+        made = self._plain.changed(sample=steps, perturb=LaplaceNoise(), reconstruct=Linear(), features=(), split=None)
+        return self._judged(Candidate(made.sample, made.perturb, made.reconstruct, made.split, np.nan), made)
+
+    def made(self, row: Candidate) -> OptStream:
+        """Return the mechanism of a row."""
+        return self._plain.changed(sample=row.sample, perturb=row.perturb, reconstruct=row.reconstruct, split=row.split)
+
+    def _judged(self, row: Candidate, made: OptStream) -> Candidate:
+        errors = [self._error(row, made.levels[depth], learnt, scale) for learnt, depth, scale in self._streams]
+        return replace(row, expected_error=float(np.mean(errors)))
+
+    @staticmethod
+    def _error(row: Candidate, level: Calibration, learnt: Filter, scale: float | None) -> float:
+        cells, variances = level.cells(np.empty(0, dtype=np.int64)), variances_of(level)
+        if isinstance(row.reconstruct, Estimate):
+            return learnt.expected_error(cells, variances, scale, memory=row.reconstruct.memory)
+        w = level.guarantee.w
+        average = np.array([np.isin(np.arange(w), cell) / len(cell) for cell in cells])
+        rebuild = (average > 0).T.astype(np.float64)
+        if isinstance(row.sample, EqualSampling):
+            knots = row.sample.steps(w)
+            rebuild = np.stack([np.interp(np.arange(w), knots, unit) for unit in np.eye(len(knots))], axis=1)
+        detail = learnt.deviation(np.eye(w) - rebuild @ average, scale)
+        noise = rebuild**2 @ variances
+        # The mean of the absolute value is that of Laplace noise where nothing else counts.
+        share = 0.5 if isinstance(row.perturb, LaplaceNoise) else 2 / np.pi
+        return float(np.sqrt(2 / np.pi * detail + share * noise).mean())
+
+
+def _remembered(plain: OptStream, release: Release) -> Memory:
+    """Return what a release without an estimate says, from what was measured and its noise."""
+    memory = plain.remembered()
+    for seen in tqdm(release.measured()[-LONGEST:], desc="learning", unit="period", disable=None, leave=False):
+        memory.update([seen])
+    return memory
+
+
+def _learnt(plain: OptStream, history: Any) -> Memory:
+    """Return what history says of every stream."""
+    if history is None:
+        return plain.remembered()
+    if isinstance(history, (Release, TreeRelease)):
+        if history.memory is not None:
+            return plain.remembered(history.memory)
+        if isinstance(history, Release) and not history.features:
+            return _remembered(plain, history)
+        history = history.values
+    if isinstance(history, Mapping) and "filters" in history:
+        return plain.remembered(history)
+    leaves = plain.read(history).units[-LONGEST:]
+    memory, w = plain.remembered(), plain.guarantee.w
+    # Of long periods means are enough to tell how strong the parts of a stream are.
+    cells = tuple(tuple(range(start, stop)) for start, stop in BucketSampling(w if w <= LONG else LONG // 2).runs(w))
+    none = np.zeros(len(cells))
+    # These are the periods before the first one of the stream.
+    work = tqdm(leaves, desc="learning", unit="period", disable=None, leave=False)
+    for period, units in enumerate(work, -len(leaves)):
+        rows = (units if plain.hierarchy is None else plain.hierarchy.sums(units)) * plain.grid
+        means = [[row[cell[0] : cell[-1] + 1].mean() for cell in cells] for row in rows]
+        memory.update([Measured(period, cells, np.array(row), none) for row in means])
+    return memory

@@ -1,0 +1,113 @@
+"""Noise: what is added to measured values, and what they then cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Literal
+
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.pipeline.sampling import L1Sampling
+from optstream.privacy.accounting import Cost, TouchCost, epsilon_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optstream.pipeline.sampling import Sampling
+    from optstream.privacy.guarantee import Guarantee
+
+__all__ = ["CubeNoise", "LaplaceNoise"]
+
+
+@dataclass(frozen=True)
+class LaplaceNoise:
+    """Perturb every measured value with independent discrete Laplace noise.
+
+    Example:
+        >>> LaplaceNoise()
+        LaplaceNoise()
+    """
+
+    def blocks(self, sample: Sampling, guarantee: Guarantee) -> None:
+        """Return no blocks: every value has noise of its own."""
+
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
+        """Return what the measured values cost if a change of each costs 1."""
+        return sample.sample_costs(guarantee.w)
+
+
+@dataclass(frozen=True)
+class CubeNoise:
+    """Perturb blocks of measured values with noise in the shape of a cube: less of it for the same guarantee.
+
+    What one entity can change within a window is a cube, every step by at most alpha. Independent noise pays for each
+    value by itself, cube noise once for a block (Hardt and Talwar 2010). A window that slides meets the more blocks the
+    shorter they are, and long ones need larger noise each; the best length lies between, near the root of the number of
+    measured values. For aligned neighbours it is all of them.
+
+    Args:
+        block: The number of measured values in a block, or ``"auto"`` for the one with the least noise, as the
+            accountant prices it. Blocks of one period differ in length by one at most.
+
+    Example:
+        >>> from optstream import EqualSampling, Guarantee
+        >>> CubeNoise().blocks(EqualSampling(k=48), Guarantee(epsilon=1, w=48))
+        (6, 6, 6, 6, 6, 6, 6, 6)
+        >>> CubeNoise().blocks(EqualSampling(k=10), Guarantee(epsilon=1, w=48, neighbours="aligned"))
+        (10,)
+    """
+
+    block: int | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        if isinstance(self.block, str) and self.block == "auto":
+            return
+        if isinstance(self.block, bool) or not isinstance(self.block, int):
+            raise ParameterTypeError(f"block is of type {type(self.block).__name__}, but must be an int or 'auto'")
+        if self.block < 1:
+            raise ParameterError(f"block is {self.block}, but must be at least 1")
+
+    def blocks(self, sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+        """Return the lengths of the blocks of a period."""
+        if self.block != "auto":
+            if self.block > sample.k:
+                raise ParameterError(f"block is {self.block}, but must be at most k = {sample.k}")
+            return _even(sample.k, -(-sample.k // self.block))
+        return _quietest(sample, guarantee)
+
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
+        """Return what the blocks cost if touching one costs 1."""
+        return _block_costs(self.blocks(sample, guarantee), sample, guarantee.w)
+
+
+@lru_cache(maxsize=256)
+def _quietest(sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+    """Return the lengths of blocks with the least noise."""
+    # Numbers of blocks that lead to the same longest block are alike; the fewest are the cheapest of them.
+    counts = {-(-sample.k // count): count for count in range(sample.k, 0, -1)}
+    return min((_even(sample.k, count) for count in counts.values()), key=lambda b: _noise(b, sample, guarantee))
+
+
+def _even(k: int, count: int) -> tuple[int, ...]:
+    """Return so many lengths that add up to k and differ by one at most.
+
+    >>> _even(10, 3)
+    (3, 3, 4)
+    """
+    return tuple((block + 1) * k // count - block * k // count for block in range(count))
+
+
+def _block_costs(blocks: Sequence[int], sample: Sampling, w: int) -> list[Cost]:
+    if isinstance(sample, L1Sampling):
+        # Which steps are in which block is chosen from the data: whoever touches the period may touch all blocks.
+        return [TouchCost(0, w, Fraction(len(blocks)))]
+    runs, ends = sample.runs(w), list(accumulate(blocks, initial=0))
+    return [TouchCost(runs[first][0], runs[last - 1][1], Fraction(1)) for first, last in pairwise(ends)]
+
+
+def _noise(blocks: Sequence[int], sample: Sampling, guarantee: Guarantee) -> Fraction:
+    """Return the mean absolute noise of a measured value, up to a constant: (d + 1) / 2 for a block of d."""
+    price = epsilon_of(_block_costs(blocks, sample, guarantee.w), guarantee)
+    return price * sum(length * (length + 1) for length in blocks)

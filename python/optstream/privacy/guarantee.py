@@ -1,0 +1,79 @@
+"""What is promised: w-event privacy, the pair (w, alpha) that neighbours may differ in, and the budget."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from decimal import Decimal  # noqa: TC003  (resolved by get_type_hints)
+from fractions import Fraction
+from typing import Literal
+
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.privacy.budget import exact
+
+__all__ = ["Guarantee", "Neighbours"]
+
+Neighbours = Literal["sliding", "aligned"]
+
+
+@dataclass(frozen=True, init=False)
+class Guarantee:
+    """w-event privacy with a budget: what an onlooker can learn of one entity within any window of w steps.
+
+    Two streams are neighbours when they differ in the contribution of one entity during ``w`` consecutive steps, by at
+    most ``alpha`` at any one step. A release is private with budget ``epsilon`` when no set of outputs is more than
+    ``exp(epsilon)`` times as likely for a stream as for its neighbour. ``alpha = 1`` with counts is w-event privacy
+    (Kellaris et al. 2014); any ``alpha`` is the (w, alpha)-indistinguishability of the OptStream paper.
+
+    Args:
+        epsilon: The budget of any window, positive. A float is read as the decimal that it shows.
+        w: The length of a window and of a released period, in steps.
+        alpha: How much one entity may change the value of one step, positive.
+        neighbours: ``"sliding"`` protects any ``w`` consecutive steps. ``"aligned"`` protects only windows that lie
+            inside one released period: weaker and cheaper.
+
+    Example:
+        >>> Guarantee(epsilon=0.1, w=48, alpha=10.0)
+        Guarantee(epsilon=0.1, w=48, alpha=10.0, neighbours='sliding')
+    """
+
+    epsilon: Fraction = field(repr=False)
+    w: int
+    alpha: float
+    neighbours: Neighbours
+
+    def __init__(
+        self,
+        *,
+        epsilon: float | Fraction | Decimal,
+        w: int,
+        alpha: float = 1.0,
+        neighbours: Neighbours = "sliding",
+    ) -> None:
+        if isinstance(w, bool) or not isinstance(w, int):
+            raise ParameterTypeError(f"w is of type {type(w).__name__}, but must be an int")
+        if not 1 <= w <= 2**20:
+            raise ParameterError(f"w is {w}, but must be from 1 to 2^20")
+        if isinstance(alpha, bool) or not isinstance(alpha, (int, float, Fraction)):
+            raise ParameterTypeError(f"alpha is of type {type(alpha).__name__}, but must be a real number")
+        if not 0 < alpha <= sys.float_info.max:
+            raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
+        if not isinstance(neighbours, str) or neighbours not in {"sliding", "aligned"}:
+            raise ParameterError(f"neighbours is {neighbours!r}, but must be 'sliding' or 'aligned'")
+        object.__setattr__(self, "epsilon", exact("epsilon", epsilon))
+        object.__setattr__(self, "w", w)
+        object.__setattr__(self, "alpha", float(alpha))
+        object.__setattr__(self, "neighbours", neighbours)
+
+    def with_epsilon(self, epsilon: Fraction) -> Guarantee:
+        """Return the same guarantee with another budget.
+
+        >>> Guarantee(epsilon=1, w=48).with_epsilon(Fraction(1, 2))
+        Guarantee(epsilon=0.5, w=48, alpha=1.0, neighbours='sliding')
+        """
+        return Guarantee(epsilon=epsilon, w=self.w, alpha=self.alpha, neighbours=self.neighbours)
+
+    def __repr__(self) -> str:
+        value = self.epsilon
+        shown = str(float(value)) if Fraction(repr(float(value))) == value else f"Fraction('{value}')"
+        return f"Guarantee(epsilon={shown}, w={self.w}, alpha={self.alpha}, neighbours={self.neighbours!r})"

@@ -1,0 +1,92 @@
+"""What a release costs, in words and as JSON."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from optstream.privacy.budget import shown
+
+if TYPE_CHECKING:
+    from fractions import Fraction
+
+    from optstream.privacy.guarantee import Guarantee
+
+__all__ = ["Stage", "Statement"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """What one stage of a release does and what its worst window costs."""
+
+    name: str
+    does: str
+    epsilon: Fraction
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a release costs and what that assumes: ``print`` it, or take :meth:`to_json`. It holds no data."""
+
+    guarantee: Guarantee
+    epsilon: Fraction
+    """What the worst window truly costs, as the accountant computes it from the noise that is drawn."""
+    stages: tuple[Stage, ...]
+    calibration: str
+    weights: str
+    grid: float
+    bounds: tuple[float, float]
+    assumptions: tuple[str, ...]
+    version: str
+
+    @property
+    def epsilon_shown(self) -> str:
+        """The true epsilon as a short decimal, rounded up."""
+        return shown(self.epsilon)
+
+    def __str__(self) -> str:
+        guarantee = self.guarantee
+        window = (
+            f"any {guarantee.w} consecutive steps"
+            if guarantee.neighbours == "sliding"
+            else f"the {guarantee.w} steps of one released period (windows across two periods are not covered)"
+        )
+        stages = "\n".join(f"  {stage.name:<17} {shown(stage.epsilon):>8}  {stage.does}" for stage in self.stages)
+        excess = (
+            ""
+            if self.epsilon <= guarantee.epsilon
+            else f"\nWARNING: this is {shown(self.epsilon / guarantee.epsilon)} times the epsilon that was asked for."
+        )
+        assumptions = "\n".join(f"  - {assumption}" for assumption in self.assumptions)
+        return (
+            f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
+            f"Epsilon asked for: {shown(guarantee.epsilon)}. True epsilon of the worst window: {shown(self.epsilon)} "
+            f"({self.calibration} calibration).{excess}\n"
+            f"What the worst window of each stage costs:\n{stages}\n"
+            f"Values are clamped to [{self.bounds[0]:g}, {self.bounds[1]:g}] and noise moves them on a grid of "
+            f"{self.grid:g}.\n"
+            f"This assumes that:\n{assumptions}\n"
+            f"optstream {self.version}"
+        )
+
+    def to_json(self) -> str:
+        """Return the statement as JSON; exact rationals are strings such as ``"1/3"``."""
+        content: dict[str, Any] = {
+            "neighbours": self.guarantee.neighbours,
+            "w": self.guarantee.w,
+            "alpha": self.guarantee.alpha,
+            "epsilon_requested": str(self.guarantee.epsilon),
+            "epsilon_true": str(self.epsilon),
+            "epsilon_true_decimal": float(shown(self.epsilon)),
+            "stages": [
+                {"name": stage.name, "does": stage.does, "epsilon": str(stage.epsilon)} for stage in self.stages
+            ],
+            "calibration": self.calibration,
+            "weights": self.weights,
+            "grid": self.grid,
+            "bounds": list(self.bounds),
+            "assumptions": list(self.assumptions),
+            "version": self.version,
+        }
+        return json.dumps(content, indent=2)

@@ -1,0 +1,1 @@
+"""Observations in, private periods out."""

@@ -1,0 +1,340 @@
+"""Streams: observations come one by one, private periods leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from optstream.baselines.baseline import Baseline
+from optstream.baselines.stepwise import Stepwise
+from optstream.data.clock import Clock
+from optstream.errors import ConflictError, DataError, LedgerError, ParameterError, ParameterTypeError, StreamError
+from optstream.ledger import Ledger
+from optstream.ledger.database import StaleError, pause
+from optstream.mechanism.optstream import OptStream
+from optstream.privacy import accounting
+from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime, timedelta
+
+    from numpy.typing import NDArray
+
+    from optstream.ledger.observations import Kept
+    from optstream.mechanism.release import Parts
+
+    Vector = NDArray[np.float64]
+
+__all__ = ["Stream"]
+
+ATTEMPTS = 500
+"""How often a push is tried again after another process has changed the stream."""
+
+
+class Stream:
+    """A stream that is released period by period as its observations come in.
+
+    A period is the steps ``n * w`` to ``(n + 1) * w - 1``, and is released when all of them are there. An observation
+    is taken entirely or not at all: after an exception the stream is as it was, and the call may be made again.
+
+    Args:
+        mechanism: How periods are released. A baseline that goes step by step releases every step as it comes, without
+            a ledger.
+        ledger: Where charges, releases and the open period are kept. Without one :attr:`state` is yours to keep.
+        name: The name of the stream in the ledger.
+        step: The time between two steps, if observations come with times instead of step numbers.
+        origin: The time of step 0.
+        late: What to do with an observation of a period that is released or passed over: ``"refuse"`` it, ``"drop"``
+            it, or return the ``"stored"`` release of its period, for engines that deliver at least once.
+        duplicate: What to do with a second observation of a step: ``"refuse"`` it, ``"keep"`` the first or
+            ``"replace"`` it.
+        disorder: Whether steps of the open period may come in any order: ``"refuse"`` or ``"accept"``.
+        missing: What to do when a later step comes and some before it are missing: ``"refuse"`` it; put a public
+            number in their place; ``"hold"`` the last value; or ``"skip"`` the period, which is then never released.
+            Periods without any observation are passed over. Which steps are missing is taken to be public.
+        memory: What an :class:`Estimate` knows before period 0, from public history: :attr:`Tuning.memory`.
+        state: What :attr:`state` of an earlier stream gave, if there is no ledger.
+
+    Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
+    repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
+    guarantee. At the start of a period there is nothing to hold but the last *released* value, which costs nothing.
+
+    Example:
+        >>> import optstream as ops
+        >>> mechanism = ops.OptStream(ops.Guarantee(epsilon=1, w=3), sample=ops.EqualSampling(k=3), bounds=(0, 100))
+        >>> stream = Stream(mechanism, name="visits")
+        >>> [stream.push(step, 50.0) for step in range(3)]
+        [None, None, Release(periods=1, w=3, epsilon=1)]
+    """
+
+    def __init__(
+        self,
+        mechanism: OptStream | Baseline,
+        *,
+        name: str = "stream",
+        ledger: Ledger | None = None,
+        step: timedelta | None = None,
+        origin: datetime | None = None,
+        late: Literal["refuse", "drop", "stored"] = "refuse",
+        duplicate: Literal["refuse", "keep", "replace"] = "refuse",
+        disorder: Literal["refuse", "accept"] = "refuse",
+        missing: Literal["refuse", "hold", "skip"] | float = "refuse",
+        memory: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._lock = Lock()
+        self._clock = Clock.of(step, origin)
+        self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        self._stepwise: Stepwise | None = None
+        self._name = name
+        if isinstance(mechanism, Baseline):
+            given = {"ledger": ledger, "memory": memory, "state": state}
+            for unfit in (parameter for parameter, value in given.items() if value is not None):
+                raise ParameterError(f"{unfit} is given, but must not be: a baseline keeps what it needs in memory")
+            self._stepwise = Stepwise(mechanism, self._clock, self._rules)
+            return
+        if not isinstance(mechanism, OptStream):
+            raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+        if ledger is not None and not isinstance(ledger, Ledger):
+            raise ParameterTypeError(f"ledger is of type {type(ledger).__name__}, but must be Ledger")
+        if ledger is not None and state is not None:
+            raise ParameterError("state is given, but must not be: the ledger keeps it")
+        self._mechanism, self._ledger = mechanism, ledger
+        self._memory = memory
+        if memory is not None or mechanism.estimator is not None:
+            # What does not fit the mechanism shows now.
+            mechanism.remembered(memory)
+        self._state = OpenPeriod() if state is None else OpenPeriod.read(state, self._width)
+        if state is not None and "memory" in state:
+            self._state.memory = mechanism.remembered(state["memory"])
+        if ledger is not None:
+            # What does not fit, such as another clock, shows now.
+            ledger.enrol(name, mechanism, str(self._clock))
+            self._load()
+
+    def __repr__(self) -> str:
+        if self._stepwise is not None:
+            return f"Stream(name={self._name!r}, step by step)"
+        open_steps = len(self._state.values)
+        return f"Stream(name={self._name!r}, released={self._state.released}, open_steps={open_steps})"
+
+    @property
+    def _width(self) -> int:
+        hierarchy = self._mechanism.hierarchy
+        return 1 if hierarchy is None else len(hierarchy.leaves)
+
+    @property
+    def state(self) -> dict[str, Any]:
+        """What makes the stream go on after a restart without a ledger: plain data for JSON. It holds raw values."""
+        if self._stepwise is not None:
+            raise StreamError("the state of a baseline cannot be kept")
+        state = self._state
+        return {
+            "released": state.released,
+            "published": None if state.published is None else state.published.tolist(),
+            "observations": {str(step): value.tolist() for step, value in state.values.items()},
+            **({} if state.memory is None else {"memory": state.memory.state()}),
+        }
+
+    def push(self, when: int | datetime, value: Any) -> Any:
+        """Take one observation; return a release when it completes a period, else None.
+
+        Args:
+            when: The number of the step, or its time if the stream has ``step`` and ``origin``.
+            value: A number, or for a hierarchy a mapping with a number for every leaf.
+
+        Raises:
+            StreamError: The observation is late, a duplicate, out of order, or some before it are missing.
+            DataError: The value is not a finite number, or a leaf is missing.
+            LedgerError: The ledger failed or refused; see :class:`Ledger`.
+        """
+        released = self.push_many([when], [value])
+        return released[-1] if released else None
+
+    def push_many(self, when: Iterable[int | datetime], values: Iterable[Any]) -> list[Any]:
+        """Take observations in the given order, all or none; return the releases of the periods that they complete."""
+        try:
+            pairs = list(zip(when, values, strict=True))
+        except ValueError:
+            raise DataError("when and values differ in length, but must not") from None
+        if self._stepwise is not None:
+            numbers = [(self._clock.step_of(when), np.array([finite(f"value at {when}", x)])) for when, x in pairs]
+            with self._lock:
+                return list(self._stepwise.push_many(numbers))
+        observations = [(self._clock.step_of(moment), self._vector(moment, value)) for moment, value in pairs]
+        with self._lock:
+            for attempt in range(ATTEMPTS):
+                try:
+                    return self._take(observations)
+                except StaleError:
+                    # Another process has changed the stream, which may change what these observations mean.
+                    self._load()
+                    pause(attempt)
+                except (StreamError, ConflictError):
+                    # Judged by what this process remembers, which may be out of date.
+                    revision = self._state.revision
+                    self._load()
+                    if self._state.revision == revision:
+                        raise
+        raise LedgerError(f"stream {self._name!r} is changed by other processes all the time")
+
+    def flush(self) -> Any:
+        """Close the open period although steps at its end are missing, as ``missing`` says; return its release."""
+        with self._lock:
+            if self._stepwise is not None or not self._state.values:
+                return None
+            w, state = self._mechanism.guarantee.w, self._state.copy()
+            closed = state.close(self._rules, w, state.number(w) * w + w)
+            released = self._carry_out(state, closed)
+            return released[-1] if released else None
+
+    def _take(self, observations: Sequence[tuple[int, Vector]]) -> list[Any]:
+        w, state = self._mechanism.guarantee.w, self._state.copy()
+        closed: list[Closed] = []
+        again: list[int] = []
+        for step, value in observations:
+            if state.is_late(step, w):
+                again += self._late(step, w)
+            else:
+                closed += state.add(self._rules, w, step, value)
+        return [*(self._stored(period) for period in dict.fromkeys(again)), *self._carry_out(state, closed)]
+
+    def _late(self, step: int, w: int) -> list[int]:
+        if self._rules.late == "refuse":
+            raise StreamError(f"step {step} is late: period {step // w} is closed, and late is 'refuse'")
+        return [step // w] if self._rules.late == "stored" else []
+
+    def _stored(self, period: int) -> Any:
+        release = None if self._ledger is None else self._ledger.stored(self._name, period)
+        if release is None:
+            raise StreamError(f"period {period} is closed, but its release is not stored")
+        return replace(release, start=self._clock.time_of(period * self._mechanism.guarantee.w))
+
+    def _carry_out(self, state: OpenPeriod, closed: Sequence[Closed]) -> list[Any]:
+        """Release what is closed and keep what is open, together; then go on from the new state."""
+        before = self._state
+        forget = [step for step in before.values if step not in state.values]
+        add = {step: value for step, value in state.values.items() if before.values.get(step) is not value}
+        released: list[Any] = []
+        w = self._mechanism.guarantee.w
+        runs = _runs(closed, w)
+        for run in runs:
+            units = self._read(run, state.published)
+            last = run is runs[-1]
+            if self._ledger is None:
+                parts = self._drawn(run, units, state)
+            else:
+                parts = self._ledger.release_parts(
+                    self._mechanism,
+                    units,
+                    stream=self._name,
+                    period=run[0].period,
+                    held=run[0].sources,
+                    memory=self._memory,
+                    adjust=partial(_within_budget, sources=run[0].sources),
+                    finish=self._ledger.keeper(self._name, state.revision, forget, add) if last else None,
+                )
+            released += [
+                made.assemble_period(part, period.period, self._clock.time_of(period.period * w))
+                for period, (made, part) in zip(run, parts, strict=True)
+            ]
+            state.published = self._leaves_of(parts[-1][1])
+        if self._ledger is not None:
+            if not runs:
+                # Also if nothing is new: what this process believes may be out of date.
+                self._ledger.keep(self._name, state.revision, forget, add)
+            state.revision += 1
+        self._state = state
+        return released
+
+    def _drawn(
+        self, run: Sequence[Closed], units: NDArray[np.int64], state: OpenPeriod
+    ) -> list[tuple[OptStream, Parts]]:
+        """Return closed periods as they are released without a ledger, and remember them."""
+        adjust = partial(_within_budget, sources=run[0].sources)
+        if self._mechanism.estimator is None:
+            made = adjust(self._mechanism)
+            return [(made, made.draw(rows)) for rows in units]
+        memory = self._mechanism.remembered(self._memory) if state.memory is None else deepcopy(state.memory)
+        drawn = []
+        for period, rows in zip(run, units, strict=True):
+            made = adjust(self._mechanism.following(memory))
+            drawn.append((made, made.finish(made.draw(rows), period.period, memory)))
+        state.memory = memory
+        return drawn
+
+    def _read(self, run: Sequence[Closed], published: Vector | None) -> NDArray[np.int64]:
+        """Return the quantised data of closed periods."""
+        w = self._mechanism.guarantee.w
+        rows = [period.rows(w, self._width, published) for period in run]
+        data = np.concatenate(rows)
+        return self._mechanism.read(data if self._mechanism.hierarchy is not None else data.ravel()).units
+
+    def _leaves_of(self, parts: Parts) -> Vector:
+        """Return what was released last of every leaf."""
+        hierarchy = self._mechanism.hierarchy
+        last = parts.values[:, -1]
+        return last if hierarchy is None else last[hierarchy.leaf_positions]
+
+    def _load(self) -> None:
+        if self._ledger is None:
+            return
+        kept: Kept = self._ledger.kept(self._name)
+        self._state = OpenPeriod(
+            released=kept.released,
+            published=None if kept.published is None else self._leaves_of(kept.published),
+            values=dict(kept.values),
+            revision=kept.revision,
+        )
+
+    def _vector(self, when: Any, value: Any) -> Vector:
+        """Return an observation as one number for every leaf."""
+        hierarchy = self._mechanism.hierarchy
+        if hierarchy is None:
+            return np.array([finite(f"value at {when}", value)])
+        if not isinstance(value, Mapping):
+            raise ParameterTypeError(
+                f"value at {when} is of type {type(value).__name__}, but must map leaves to numbers"
+            )
+        unknown = next((name for name in value if name not in hierarchy.leaves), None)
+        if unknown is not None:
+            raise DataError(f"value at {when} has {unknown!r}, but must have leaves of the hierarchy only")
+        fill = self._rules.missing
+        absent = [name for name in hierarchy.leaves if name not in value]
+        if absent and isinstance(fill, str):
+            raise DataError(f"value at {when} has no leaf {absent[0]!r}, but must have all {len(hierarchy.leaves)}")
+        return np.array([finite(f"{name!r} at {when}", value.get(name, fill)) for name in hierarchy.leaves])
+
+
+def _runs(closed: Sequence[Closed], w: int) -> list[list[Closed]]:
+    """Return runs of consecutive periods that can be released in one go: those in which nothing is held."""
+    runs: list[list[Closed]] = []
+    for period in closed:
+        last = runs[-1][-1] if runs else None
+        holds = period.fill is None and len(period.values) < w
+        if last is None or holds or last.sources or last.period + 1 != period.period:
+            runs.append([])
+        runs[-1].append(period)
+    return runs
+
+
+def _within_budget(mechanism: OptStream, sources: Mapping[int, int]) -> OptStream:
+    """Return the mechanism with as much epsilon as a period with held steps may have.
+
+    It must cost no more, in any window, than a period without: then periods of both kinds may follow each other.
+    """
+    guarantee = mechanism.guarantee
+    if not sources or guarantee.neighbours == "aligned":
+        # An aligned window holds every step of its period together with all that repeat it.
+        return mechanism
+    factor = accounting.largest_factor(accounting.held(mechanism.costs, sources), mechanism.costs, guarantee.w)
+    if factor <= 0:
+        raise StreamError("steps cannot be held: no budget lies on the step that they repeat")
+    return mechanism if factor >= 1 else mechanism.with_epsilon(guarantee.epsilon * factor)

@@ -1,0 +1,138 @@
+"""Plans describe mechanisms completely, and what is wrong with one is said in words."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import given, settings
+
+import optstream as ops
+from optstream.mechanism.plan import build, describe, digest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+W = 12
+GOOD = {"epsilon": 1, "w": W, "alpha": 1.0, "bounds": [0, 100], "sample": {"kind": "equal", "k": 4}}
+
+features = st.lists(
+    st.sampled_from(
+        [
+            ops.Feature.total(W),
+            ops.Feature.cuts(W, 4, 8),
+            ops.Feature.cuts(W, 6),
+            ops.Feature([range(0, W, 2), range(1, W, 2)]),
+        ]
+    ),
+    max_size=2,
+    unique=True,
+)
+
+
+@st.composite
+def mechanisms(draw: st.DrawFn) -> ops.OptStream:
+    samples: list[ops.EqualSampling | ops.L1Sampling] = [
+        ops.EqualSampling(k=2),
+        ops.EqualSampling(k=W),
+        ops.L1Sampling(k=5, threshold=12.5),
+    ]
+    tree = draw(st.sampled_from([None, ops.Hierarchy.nested({"z": {"b": ["d", "c"], "a": None}})]))
+    return ops.OptStream(
+        ops.Guarantee(
+            epsilon=draw(st.fractions(Fraction(1, 100), 10)),
+            w=W,
+            alpha=draw(st.sampled_from([1.0, 0.1, 250.0])),
+            neighbours=draw(st.sampled_from(["sliding", "aligned"])),
+        ),
+        sample=draw(st.sampled_from(samples)),
+        features=draw(features),
+        bounds=(-5, draw(st.floats(1, 1e6))),
+        calibration=draw(st.sampled_from(["sound", "paper"])),
+        hierarchy=tree,
+        level_split=None if tree is None else (1, 2, Fraction(1, 3)),
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(mechanisms())
+def test_a_description_makes_the_same_mechanism(made: ops.OptStream) -> None:
+    again = build(describe(made))
+    assert again == made
+    assert again.digest == made.digest == digest(made.description)
+    assert again.statement == made.statement
+    if made.hierarchy is not None and again.hierarchy is not None:
+        assert again.hierarchy.nodes == made.hierarchy.nodes
+
+
+@settings(max_examples=60, deadline=None)
+@given(mechanisms(), mechanisms())
+def test_different_mechanisms_have_different_digests(one: ops.OptStream, other: ops.OptStream) -> None:
+    assert (one.digest == other.digest) == (one == other)
+
+
+def test_a_file_keeps_what_was_written(tmp_path: Path) -> None:
+    file = tmp_path / "plan.toml"
+    file.write_text(
+        'epsilon = 0.1\nw = 48\nalpha = 10.0\nbounds = [0, 20_000]\nneighbours = "aligned"\n'
+        'sample = { kind = "l1", k = 10, threshold = 1000.0 }\nfeatures = [[14, 24, 36], []]\nsplit = [1, 1, "1/3"]\n'
+        '[hierarchy]\nnation = { north = ["a", "b"], south = [] }\n'
+    )
+    made = ops.read_plan(file)
+    assert made.guarantee == ops.Guarantee(epsilon=Fraction(1, 10), w=48, alpha=10.0, neighbours="aligned")
+    assert made.sample == ops.L1Sampling(k=10, threshold=1000.0)
+    assert made.features == (ops.Feature.cuts(48, 14, 24, 36), ops.Feature.total(48))
+    assert made.split == (Fraction(3, 7), Fraction(3, 7), Fraction(1, 7))
+    assert made.hierarchy == ops.Hierarchy.nested({"nation": {"north": ["a", "b"], "south": None}})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"epsilom": 1}, "unknown key 'epsilom'; did you mean 'epsilon'"),
+        ({"bounds": [0]}, "bounds have 1 entries, but must be a pair"),
+        ({"bounds": 7}, "bounds is of type int, but must be an array"),
+        ({"bounds": [100, 0]}, "100"),
+        ({"epsilon": "one"}, "epsilon is 'one', but must be a number such as 0.1"),
+        ({"epsilon": 0}, "epsilon is 0, but must be positive"),
+        ({"epsilon": "1/0"}, "epsilon is '1/0'"),
+        ({"w": "48"}, "w is of type str"),
+        ({"alpha": True}, "alpha is of type bool"),
+        ({"sample": {"kind": "equl", "k": 4}}, "sample has the kind 'equl', but must have one of 'equal', 'l1'"),
+        ({"sample": {"kind": [], "k": 4}}, r"sample has the kind \[\]"),
+        ({"sample": 3}, "sample has the kind None"),
+        ({"sample": {"kind": "equal"}}, "sample has no 'k'"),
+        ({"sample": {"kind": "equal", "k": 13}}, "k is 13, but must be from 2 to w = 12"),
+        ({"sample": {"kind": "l1", "k": 4, "threshold": "x"}}, "threshold is of type str"),
+        ({"features": [[4, 2]]}, "cuts are"),
+        ({"features": 3}, "features is of type int, but must be an array"),
+        ({"features": [{"label": []}]}, "features has no 'labels'"),
+        ({"neighbours": []}, r"neighbours is \[\], but must be 'sliding' or 'aligned'"),
+        ({"calibration": "fast"}, "calibration is 'fast'"),
+        ({"hierarchy": 3}, "tree is of type int"),
+        ({"hierarchy": {"nation": 3}}, "tree maps 'nation' to int"),
+        ({"hierarchy": {"nation": "ab"}}, "tree maps 'nation' to str"),
+        ({"hierarchy": {"nation": [["a"]]}}, "node of type list"),
+        ({"level_split": [1]}, "level_split has 1 shares"),
+    ],
+)
+def test_what_is_wrong_is_said(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((ops.ParameterError, ops.ParameterTypeError), match=message):
+        build(GOOD | change)
+
+
+@pytest.mark.parametrize("key", list(GOOD))
+def test_what_is_missing_is_said(key: str) -> None:
+    with pytest.raises(ops.ParameterError, match=f"plan has no '{key}'"):
+        build({name: value for name, value in GOOD.items() if name != key})
+
+
+def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
+    for content in (b"epsilon: 1", b"\xff\xfe", b"epsilon = 1\nepsilon = 2\n"):
+        (tmp_path / "plan.toml").write_bytes(content)
+        with pytest.raises(ops.ParameterError, match="is not TOML"):
+            ops.read_plan(tmp_path / "plan.toml")
+    with pytest.raises(ops.ParameterError, match="cannot be read"):
+        ops.read_plan(tmp_path / "nothing.toml")

@@ -1,0 +1,102 @@
+"""Post-processing finds the optimum: the tree in Rust and Clarabel agree, and both satisfy the conditions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from scipy.optimize import nnls
+
+import optstream as ops
+from optstream.pipeline.features import chain
+from optstream.pipeline.projection import ConvexProjection, tree_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+W = 12
+
+
+def projected(problem: ConvexProjection, targets: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.concatenate(problem.project(targets[:W], targets[W:]))
+
+
+def reference(
+    features: list[ops.Feature], weights: NDArray[np.float64], targets: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """The same optimum by an active-set method: non-negative least squares on the steps alone."""
+    rows = [np.eye(W)] + [np.eye(f.size)[:, list(f.labels)] for f in features]
+    roots = np.sqrt(weights)
+    steps, _ = nnls(np.vstack(rows) * roots[:, None], targets * roots)
+    return np.asarray(np.vstack(rows) @ steps)
+
+
+partitions = st.lists(st.integers(0, 3), min_size=W, max_size=W).map(
+    lambda labels: ops.Feature([[t for t in range(W) if labels[t] == cell] for cell in set(labels)])
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(partitions, min_size=1, max_size=3), st.randoms(use_true_random=False))
+def test_clarabel_agrees_with_an_active_set_method(features: list[ops.Feature], random: object) -> None:
+    generator = np.random.default_rng(abs(hash(random)) % 2**32)
+    n = W + sum(feature.size for feature in features)
+    weights = generator.uniform(0.05, 1, n)
+    targets = generator.normal(0, 100, n)
+    found = projected(ConvexProjection(W, features, weights), targets)
+    np.testing.assert_allclose(found, reference(features, weights, targets), atol=1e-9 * np.abs(targets).max())
+
+
+def test_one_problem_is_solved_for_many_periods() -> None:
+    features = [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]
+    weights = np.ones(W + 4)
+    problem = ConvexProjection(W, features, weights)
+    generator = np.random.default_rng(3)
+    for scale in (1.0, 1e6, 1e-3, 1e3):
+        targets = generator.normal(0, scale, W + 4)
+        expected = reference(features, weights, targets)
+        np.testing.assert_allclose(projected(problem, targets), expected, atol=1e-9 * scale)
+
+
+def test_a_chain_is_found_in_any_order_and_an_incomparable_pair_is_not_one() -> None:
+    fine, middle, coarse = ops.Feature.cuts(W, 2, 4, 8), ops.Feature.cuts(W, 4), ops.Feature.total(W)
+    assert chain([coarse, fine, middle]) == [1, 2, 0]
+    assert chain([ops.Feature.cuts(W, 3), middle]) is None
+    assert tree_of(W, [ops.Feature.cuts(W, 3), middle]) is None
+    parents = tree_of(W, [coarse, fine])
+    assert parents is not None
+    # The total is node 12, the cells of the finer feature are 13 to 16.
+    assert parents[:3] == [13, 13, 14]
+    assert parents[12:] == [None, 12, 12, 12, 12]
+
+
+@pytest.mark.parametrize("weights", ["paper", "variance"])
+@pytest.mark.parametrize("sample", [ops.EqualSampling(k=5), ops.L1Sampling(k=5, threshold=10.0)], ids=str)
+def test_the_tree_and_clarabel_release_the_same_optimum(weights: str, sample: object) -> None:
+    features = [ops.Feature.cuts(W, 4, 8), ops.Feature.total(W)]
+    made = ops.OptStream(
+        ops.Guarantee(epsilon=1, w=W),
+        sample=sample,  # type: ignore[arg-type]
+        features=features,
+        bounds=(0, 100),
+        weights=weights,  # type: ignore[arg-type]
+    )
+    answer_weights = made._calibration.answer_weights()
+    problem = ConvexProjection(W, features, answer_weights)
+    released = made.release(np.full((50, W), 2.0))
+    everything = np.concatenate([released.values, *released.features], axis=1)
+    for row in everything:
+        # A projection leaves what already satisfies the constraints where it is.
+        np.testing.assert_allclose(projected(problem, row), row, atol=1e-9 * max(row.max(), 1))
+
+
+def test_a_failed_solve_is_a_typed_error() -> None:
+    features = [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]
+    problem = ConvexProjection(W, features, np.ones(W + 4), iterations=1)
+    with pytest.raises(ops.SolverError, match="Clarabel ended with status MaxIterations"):
+        projected(problem, np.linspace(-5, 10, W + 4))
+    with pytest.raises(ops.SolverError):
+        projected(ConvexProjection(W, features, np.ones(W + 4)), np.full(W + 4, np.nan))
