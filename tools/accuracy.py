@@ -61,20 +61,20 @@ def measure(job: tuple[Stream, str, int]) -> Result:
     guarantee = ops.Guarantee(epsilon=float(epsilon), w=stream.w)
     bounds, x = (0.0, stream.upper), stream.x
     begin = time.process_time()
-    memory = None
+    state = None
     if stream.history is None:
         mechanism = ops.OptStream.auto(guarantee, bounds=bounds)
     else:
         found = ops.tune(guarantee, stream.history, bounds=bounds)
-        mechanism, memory = found.mechanism, found.memory
+        mechanism, state = found.mechanism, found.state
     errors, covered, counts = [], [], []
     for _ in range(trials):
-        release = mechanism.release(x, memory=memory)
+        release = mechanism.release(x, state=state)
         errors.append(np.abs(release.values - x).mean())
         low, high = release.interval(LEVEL)
         rows = x.reshape(-1, stream.w)
         covered.append(((low <= rows) & (rows <= high)).mean())
-        counts.append(release.memory["choice"]["sample"]["k"])
+        counts.append(release.state["memory"]["choice"]["sample"]["k"])
     seconds = (time.process_time() - begin) / trials
     plain = ops.OptStream(guarantee, sample=ops.EqualSampling(stream.w), bounds=bounds)
     laplace = [plain.release(x).values for _ in range(max(trials, 30))]

@@ -14,8 +14,10 @@ import pytest
 import optstream as ops
 from optstream.ledger.memories import KEPT
 from optstream.mechanism import plan
+from optstream.mechanism.loop import price_next
 from optstream.mechanism.release import Parts
-from optstream.mechanism.tuning import CHANGES, _after
+from optstream.mechanism.state import State
+from optstream.mechanism.tuning import CHANGES
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:
@@ -111,9 +113,9 @@ class TestEveryConfiguration:
 
         # Noise is fresh in every release, so what is compared is what was measured and what followed from it.
         first = made.release(part(0, 4))
-        second = made.release(part(4, 9), memory=json.loads(json.dumps(first.memory)))
-        assert second._memory.measured == 9
-        assert second._memory.last == 8
+        second = made.release(part(4, 9), state=json.loads(json.dumps(first.state)))
+        assert made.remembered(second.state["memory"]).measured == 9
+        assert second.state["last"] == 8
 
     def test_a_ledger_and_a_stream_agree_with_what_they_stored(self, name: str, tmp_path: Any) -> None:
         made = CONFIGURATIONS[name]()
@@ -206,7 +208,7 @@ class TestMemory:
         state = json.loads(json.dumps(stream.state))
         again = ops.Stream(mechanism(), name="a", state=state)
         again.push_many(range(3 * W, 4 * W), days(1))
-        assert again.state["memory"]["filters"][0]["measured"] == 4
+        assert again.state["known"]["memory"]["filters"][0]["measured"] == 4
 
     def test_a_push_that_fails_leaves_it_as_it_was(self) -> None:
         stream = ops.Stream(mechanism(), name="a")
@@ -270,35 +272,35 @@ class TestMemory:
         found = ops.tune(guarantee, days(70), bounds=(0, 100))
         made, x = found.mechanism, days(3)
         cold = np.mean([np.abs(made.release(x).values - x).mean() for _ in range(5)])
-        warm = np.mean([np.abs(made.release(x, memory=found.memory).values - x).mean() for _ in range(5)])
+        warm = np.mean([np.abs(made.release(x, state=found.state).values - x).mean() for _ in range(5)])
         assert warm < cold
-        stream = ops.Stream(made, memory=found.memory)
+        stream = ops.Stream(made, state=found.state)
         stream.push_many(range(W), days(1))
-        assert stream.state["memory"]["filters"][0]["measured"] == 71
+        assert stream.state["known"]["memory"]["filters"][0]["measured"] == 71
         with ops.Ledger(tmp_path / "ledger.db") as ledger:
-            ledger.release(made, x, stream="a", memory=found.memory)
+            ledger.release(made, x, stream="a", state=found.state)
             assert ledger._memories.before("a", 3, made, None).measured == 73
 
     @pytest.mark.parametrize(
-        ("memory", "match"),
+        ("state", "match"),
         [
             ({}, "not what a release"),
-            ({"filters": [{"format": 9}], "choice": {}}, "not what a release"),
-            (7, "not what a release"),
+            ({"version": 1}, "damaged"),
+            ({"version": 2, "last": 0}, "not what a release"),
         ],
     )
-    def test_what_is_not_a_memory_is_refused(self, memory: Any, match: str) -> None:
+    def test_what_is_not_a_state_is_refused(self, state: Any, match: str) -> None:
         with pytest.raises(ops.ParameterError, match=match):
-            mechanism().release(days(1), memory=memory)
+            mechanism().release(days(1), state=state)
         with pytest.raises(ops.ParameterError, match=match):
-            ops.Stream(mechanism(), memory=memory)
+            ops.Stream(mechanism(), state=state)
 
     def test_a_memory_of_another_kind_is_refused(self) -> None:
-        memory = mechanism().release(days(1)).memory
+        state = mechanism().release(days(1)).state
         with pytest.raises(ops.ParameterError, match="another kind"):
-            mechanism(reconstruct=ops.Estimate(season=1)).release(days(1), memory=memory)
-        with pytest.raises(ops.ParameterError, match="must not be without"):
-            mechanism(reconstruct=ops.Linear()).release(days(1), memory=memory)
+            mechanism(reconstruct=ops.Estimate(season=1)).release(days(1), state=state)
+        # What does not estimate goes on all the same: it needs to know what was spent.
+        assert mechanism(reconstruct=ops.Linear()).release(days(1), state=state).state["last"] == 1
 
 
 def test_a_ledger_gives_revised_history_of_what_it_has_stored(tmp_path: Any) -> None:
@@ -327,7 +329,7 @@ class TestTuningItself:
             old = ops.OptStream(guarantee, sample=before[0], perturb=before[1], bounds=(0, 9))
             for after in kinds:
                 new = old.changed(sample=after[0], perturb=after[1])
-                first = _after(old, new)
+                first = price_next(new, State(0, old.costs), 1).mechanism
                 sequence = [old, old, first, new, new]
                 costs = [
                     accounting.moved(cost, 12 * period) for period, made in enumerate(sequence) for cost in made.costs
@@ -347,16 +349,16 @@ class TestTuningItself:
         made = ops.OptStream.auto(ops.Guarantee(epsilon=Fraction(1, 10), w=W), bounds=(0, 1000))
         levels = np.array([500, 700, 300, 600, 350, 550, 420, 640, 500, 460.0])
         flat = np.repeat(levels, W) + RNG.normal(0, 0.01, 10 * W)
-        known = ops.tune(made.guarantee, flat[: (CHANGES[0] - 2) * W], bounds=(0, 1000)).memory
+        known = ops.tune(made.guarantee, flat[: (CHANGES[0] - 2) * W], bounds=(0, 1000)).state
         assert known is not None
-        start = known | {"choice": made.choice}
+        start = known | {"memory": known["memory"] | {"choice": made.choice}}
         with ops.Ledger(tmp_path / "ledger.db") as ledger:
-            release = ledger.release(made, flat[-5 * W :], stream="a", memory=start)
+            release = ledger.release(made, flat[-5 * W :], stream="a", state=start)
             stored = ledger.releases("a")
             assert ledger.verify().problems == ()
             assert ledger.remaining("a").epsilon >= 0
             # A retry of everything gives what is stored.
-            again = ledger.release(made, flat[-5 * W :], stream="a", memory=start)
+            again = ledger.release(made, flat[-5 * W :], stream="a", state=start)
         plans = [part.statement.stages[0].does.split(" with")[0] for part in stored]
         assert plans == ["measures the means of 8 buckets"] * 2 + ["measures the means of 3 buckets"] * 3
         epsilons = [part.statement.epsilon for part in stored]
@@ -366,14 +368,14 @@ class TestTuningItself:
 
     def test_it_depends_on_released_values_alone(self) -> None:
         made = ops.OptStream.auto(ops.Guarantee(epsilon=1, w=W), bounds=(0, 100))
-        memory = made.remembered(made.release(days(CHANGES[0])).memory)
+        memory = made.remembered(made.release(days(CHANGES[0])).state["memory"])
         assert made.following(memory) == made.following(made.remembered(memory.state()))
 
     def test_aligned_neighbours_need_no_transition(self) -> None:
         guarantee = ops.Guarantee(epsilon=1, w=12, neighbours="aligned")
         old = ops.OptStream(guarantee, sample=ops.BucketSampling(k=3), perturb=ops.CubeNoise(), bounds=(0, 9))
         new = old.changed(sample=ops.BucketSampling(k=12))
-        assert _after(old, new) is new
+        assert price_next(new, State(0, old.costs), 1).mechanism is new
 
 
 @pytest.mark.parametrize(

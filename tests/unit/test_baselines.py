@@ -374,7 +374,6 @@ class TestStreams:
             ("rescue", {}, "must release one stream step by step"),
             ("absorption", {"missing": "hold"}, "missing is 'hold'"),
             ("absorption", {"state": {}}, "state is given"),
-            ("absorption", {"memory": {}}, "memory is given"),
         ],
     )
     def test_what_a_baseline_cannot_do_is_refused(self, mechanism: str, options: Any, match: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from fractions import Fraction
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -51,8 +52,8 @@ def test_what_is_expected_is_what_comes(epsilon: Fraction) -> None:
     rows = [found.chosen, found.plain, *found.table[1::25]]
     for row in rows:
         made = found.mechanism.changed(sample=row.sample, perturb=row.perturb, reconstruct=row.reconstruct)
-        memory = found.memory if isinstance(row.reconstruct, ops.Estimate) and row.reconstruct.memory else None
-        error = np.mean([np.abs(made.release(x, memory=memory).values - x).mean() for _ in range(2)])
+        state = found.state if isinstance(row.reconstruct, ops.Estimate) and row.reconstruct.memory else None
+        error = np.mean([np.abs(made.release(x, state=state).values - x).mean() for _ in range(2)])
         # Where noise drowns the stream, or far too few buckets are measured, the size is all that can be expected.
         close = row in rows[:2] and epsilon == 1
         assert error / (1.6 if close else 4) < row.expected_error < error * (1.6 if close else 4), row.described
@@ -84,20 +85,20 @@ def test_without_history_the_rule_of_thumb_follows_the_scale() -> None:
         for scale in (10.0, 10_000.0)
     )
     assert small < large == W
-    assert ops.tune(guarantee(1), bounds=(0, 1000)).memory is None
+    assert ops.tune(guarantee(1), bounds=(0, 1000)).state is None
 
 
-@pytest.mark.parametrize("kind", ["release", "memory", "plain release"])
+@pytest.mark.parametrize("kind", ["release", "state", "plain release"])
 def test_what_was_released_is_history_too(kind: str) -> None:
     epsilon = guarantee(Fraction(1, 2))
     estimate = ops.Linear() if kind == "plain release" else ops.Estimate()
     made = ops.OptStream(epsilon, sample=ops.BucketSampling(W), reconstruct=estimate, bounds=(0, 1000))
     release = made.release(days(40))
-    history = release.memory if kind == "memory" else release
+    history = release.state if kind == "state" else release
     found = ops.tune(guarantee(Fraction(1, 10)), history, bounds=(0, 1000))
     known = ops.tune(guarantee(Fraction(1, 10)), days(40), bounds=(0, 1000))
     assert 0.8 * known.expected_error < found.expected_error < 0.4 * found.plain.expected_error
-    assert found.memory is not None
+    assert found.state is not None
 
 
 def test_features_and_hierarchies_are_tuned() -> None:
@@ -110,7 +111,7 @@ def test_features_and_hierarchies_are_tuned() -> None:
     halves = {"north": days(20) / 2, "south": days(20, seed=4) / 2}
     tree = ops.tune(guarantee(1), halves, bounds=(0, 1000), hierarchy=TREE)
     assert tree.mechanism.hierarchy == TREE
-    release = tree.mechanism.release(halves, memory=tree.memory)
+    release = tree.mechanism.release(halves, state=tree.state)
     np.testing.assert_array_equal(release.values["city"], release.values["north"] + release.values["south"])
     assert ops.tune(guarantee(1), bounds=(0, 1000), hierarchy=TREE).expected_error > 0
 
@@ -130,7 +131,7 @@ def test_long_periods_are_measured_in_fewer_means() -> None:
     found = ops.tune(ops.Guarantee(epsilon=10, w=w), x, bounds=(0, 1000), buckets=True)
     assert max(row.sample.k for row in found.table) == 225
     assert found.plain.sample == ops.EqualSampling(w)
-    assert found.mechanism.release(x[:w], memory=found.memory).values.shape == (w,)
+    assert found.mechanism.release(x[:w], state=found.state).values.shape == (w,)
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
         (lambda: ops.tune(guarantee(1), bounds=(0, 1), season=0), "season is 0"),
         (lambda: ops.tune(guarantee(1), np.ones(5), bounds=(0, 1)), "5"),
         (lambda: ops.tune(guarantee(1), np.full(W, np.nan), bounds=(0, 1)), "finite|NaN|nan"),
-        (lambda: ops.tune(guarantee(1), {"filters": []}, bounds=(0, 1)), "memory"),
+        (lambda: ops.tune(guarantee(1), {"version": 0}, bounds=(0, 1)), "state"),
         (lambda: ops.tune(1, bounds=(0, 1)), "guarantee is of type int"),  # type: ignore[arg-type]
     ],
 )
@@ -200,19 +201,26 @@ class TestCommand:
         return called
 
     def test_from_history_to_a_release(self, call: Callable[..., tuple[int, str, str]]) -> None:
-        files = ("-o", "plan.toml", "--memory", "memory.json", "--plot", "tune.png")
+        files = ("-o", "plan.toml", "--state", "state.json", "--plot", "tune.png")
         code, out, err = call("tune", "history.csv", *self.FLAGS, *files)
         assert code == 0, err
         assert "chosen" in out
         assert "plain Laplace" in out
         assert "times closer than the plain Laplace mechanism is expected; nothing was spent" in err
-        code, out, err = call("release", "loads.csv", "--plan", "plan.toml", "--memory", "memory.json")
+        start = Path("state.json").read_bytes()
+        alone = ("release", "loads.csv", "--plan", "plan.toml", "--state", "state.json", "--first-period")
+        code, out, err = call(*alone, 0)
         assert code == 0, err
+        assert "went on from state.json, which now says what the next run needs" in err
+        # The same rows again are no new periods.
+        assert "period is 0, but must be at least 4" in call(*alone, 0)[2]
+        assert call(*alone, 4)[0] == 0
+        Path("state.json").write_bytes(start)
         values = np.array(out.split()[1:], dtype=float)
         assert np.abs(values - days(4, seed=9)).mean() < 0.4 * 10 * W
         ledger = ("--ledger", "ledger.db", "--stream", "loads")
         first, again = (
-            call("release", "loads.csv", "--plan", "plan.toml", "--memory", "memory.json", *ledger)[1] for _ in range(2)
+            call("release", "loads.csv", "--plan", "plan.toml", "--state", "state.json", *ledger)[1] for _ in range(2)
         )
         assert first == again
         assert call("ledger", "verify", "ledger.db")[0] == 0
@@ -232,8 +240,8 @@ class TestCommand:
     @pytest.mark.parametrize(
         ("words", "code", "match"),
         [
-            (("tune", "history.csv", "--memory", "history.csv"), 2, "outputs must be files of their own"),
-            (("tune", "--memory", "memory.json"), 2, "--memory needs HISTORY"),
+            (("tune", "history.csv", "--state", "history.csv"), 2, "outputs must be files of their own"),
+            (("tune", "--state", "state.json"), 2, "--state needs HISTORY"),
             (("tune", "history.csv", "--plot", "tune.doc"), 3, "cannot be written as 'doc'"),
             (("tune", "history.csv", "--value", "nothing"), 3, "--value is 'nothing'"),
             (("tune", "loads.csv", "--scale", "-1"), 3, "scale is -1"),
@@ -245,7 +253,9 @@ class TestCommand:
         found, _, err = call(*words, *self.FLAGS)
         assert (found, match in err) == (code, True), err
 
-    def test_a_memory_that_is_none_is_refused(self, call: Callable[..., tuple[int, str, str]]) -> None:
-        code, _, err = call("release", "loads.csv", *self.FLAGS, "--auto", "--memory", "history.csv")
+    def test_a_state_that_is_none_is_refused(self, call: Callable[..., tuple[int, str, str]]) -> None:
+        code, _, err = call(
+            "release", "loads.csv", *self.FLAGS, "--auto", "--state", "history.csv", "--first-period", 0
+        )
         assert code == 3
-        assert "must be a file that `optstream tune --memory` wrote" in err
+        assert "must be a file that `optstream tune` or `optstream release` wrote" in err

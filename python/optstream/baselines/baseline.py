@@ -118,6 +118,7 @@ class Baseline(ABC):
         return Statement(
             guarantee=self.guarantee,
             epsilon=sum((stage.epsilon for stage in stages), Fraction(0)),
+            scope="Holds for one call and one stretch of data: windows that also meet other calls are not priced.",
             stages=stages,
             calibration=self.calibration,
             weights="none",

@@ -87,6 +87,7 @@ class EachNode:
         return Statement(
             guarantee=self.guarantee,
             epsilon=node.epsilon * self.hierarchy.levels,
+            scope=node.scope,
             stages=stages,
             calibration=node.calibration,
             weights="none",

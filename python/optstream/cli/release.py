@@ -20,6 +20,7 @@ from optstream.cli.tables import encode, format_of, iso_times, numbers, read_tab
 from optstream.cli.times import Grid, first_period, read_times
 from optstream.errors import DataError, ParameterError
 from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.state import State
 
 __all__ = ["release"]
 
@@ -56,10 +57,12 @@ def release(
     interval: Annotated[
         float | None, typer.Option(metavar="LEVEL", help="Add columns with intervals for the noise, such as 0.95.")
     ] = None,
-    memory: Annotated[
+    state: Annotated[
         Path | None,
         typer.Option(
-            exists=True, dir_okay=False, help="What public history says, from `optstream tune`, for an estimate."
+            dir_okay=False,
+            help="What the next run needs: costs of the last period, what an estimate has learnt. Read if it is there, "
+            "and written. `optstream tune` makes a first one.",
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
@@ -83,7 +86,7 @@ def release(
         Path | None, in_ledger(exists=True, dir_okay=False, help="Curator's key, from `optstream key create`.")
     ] = None,
     first: Annotated[
-        int | None, in_ledger("--first-period", min=0, help="Number of the first period if there is no --time.")
+        int | None, in_time("--first-period", min=0, help="Number of the first period if there is no --time.")
     ] = None,
 ) -> None:
     """Release a series under differential privacy.
@@ -94,7 +97,9 @@ def release(
     """
     output = None if output is None or str(output) == "-" else output
     kind = "csv" if output is None else format_of(output)
-    _check_ledger(ledger, {"stream": stream, "key-file": key_file, "first-period": first}, time, Grid(origin, step))
+    grid = Grid(origin, step)
+    _check_ledger(ledger, {"stream": stream, "key-file": key_file}, time, grid)
+    _check_numbers(time, grid, first, keeps="--ledger" if ledger else "--state" if state else None)
     mechanism: OptStream = build()
     _check_extras(mechanism, value, interval)
     with working("reading"):
@@ -102,31 +107,35 @@ def release(
     if first is not None:
         series = replace(series, period=first)
     book = [] if ledger is None else [ledger, f"{ledger}-wal", f"{ledger}-shm"]
-    inputs = source, build.keywords["plan"], build.keywords["hierarchy"], key_file, memory, *book
-    known = None if memory is None else _memory(memory, mechanism)
+    inputs = source, build.keywords["plan"], build.keywords["hierarchy"], key_file, *book
+    known = None if state is None or not state.exists() else _known(state, mechanism, grid.clock())
     with _explaining(ledger), Outputs(*inputs) as outputs:
-        files = {path: outputs.prepare(path) for path in (output, statement) if path is not None}
+        kept = state if ledger is None else None
+        files = {path: outputs.prepare(path) for path in (output, statement, kept) if path is not None}
         if ledger is None or stream is None:
-            made = mechanism.release(series.x, memory=known)
+            made = mechanism.release(series.x, state=known, period=series.period if state else None)
         else:
             if "://" not in ledger and not Path(ledger).exists():
                 # Said aloud: a slip in the path of a ledger would release everything a second time.
                 notice(f"making a new ledger: {ledger}")
             with open_ledger(ledger, key=key_file, create=True) as account:
                 account.enrol(stream, mechanism, Grid(origin, step).clock())
-                made = account.release(mechanism, series.x, stream=stream, period=series.period, memory=known)
+                made = account.release(mechanism, series.x, stream=stream, period=series.period, state=known)
         table = _table(made, series, interval)
         if statement is not None:
             text = made.statement.to_json() if statement.suffix == ".json" else str(made.statement)
             files[statement].write(f"{text}\n".encode())
         if output is not None:
             files[output].write(encode(table, kind))
+        if kept is not None:
+            files[kept].write(json.dumps({**made.state, "clock": grid.clock()}).encode())
         if as_json:
             emit(_json(made, series, table, stream))
         elif output is None:
             emit(encode(table, kind))
     if not as_json:
         _say(made, series, stream)
+        _say_what_next(kept, going_on=known is not None, in_ledger=ledger is not None)
 
 
 def _check_ledger(ledger: str | None, needing: dict[str, Any], time: str | None, grid: Grid) -> None:
@@ -139,12 +148,21 @@ def _check_ledger(ledger: str | None, needing: dict[str, Any], time: str | None,
             raise UsageError(f"--{lone[0]} needs --ledger")
     elif needing["stream"] is None:
         raise UsageError("--ledger needs --stream NAME")
+
+
+def _check_numbers(time: str | None, grid: Grid, first: int | None, keeps: str | None) -> None:
+    """Raise unless periods have the same numbers in every run that goes on from an earlier one."""
+    if time is not None and first is not None:
+        raise UsageError("--first-period does not go with --time: --origin and --step number the periods")
+    if keeps is None:
+        if first is not None:
+            raise UsageError("--first-period needs --ledger or --state")
     elif time is not None and None in {grid.origin, grid.step}:
         raise UsageError(
-            "--ledger with --time needs --origin and --step, so that a period has the same number in every run"
+            f"{keeps} with --time needs --origin and --step, so that a period has the same number in every run"
         )
-    if time is not None and needing["first-period"] is not None:
-        raise UsageError("--first-period does not go with --time: --origin and --step number the periods")
+    elif keeps == "--state" and time is None and first is None:
+        raise UsageError("--state needs --time, or --first-period to say which periods these are, beginning with 0")
 
 
 def _check_extras(mechanism: OptStream, value: str | None, interval: float | None) -> None:
@@ -175,14 +193,19 @@ def _read(source: str, mechanism: OptStream, value: str | None, time: str | None
     return Series(x, None if times is None else times.head(kept), names, period, rest)
 
 
-def _memory(path: Path, mechanism: OptStream) -> Any:
-    """Return what a file says was known before the first period, if it is for the mechanism."""
+def _known(path: Path, mechanism: OptStream, clock: str) -> dict[str, Any]:
+    """Return what a file says was released and learnt before, if it is for the mechanism and its clock."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
-        raise ParameterError(f"--memory is {path}, but must be a file that `optstream tune --memory` wrote") from None
-    mechanism.remembered(known)
-    return known
+        raise ParameterError(
+            f"--state is {path}, but must be a file that `optstream tune` or `optstream release` wrote"
+        ) from None
+    if isinstance(known, dict) and known.get("clock", clock) != clock:
+        # On another clock the same hours would be released again as other periods.
+        raise ParameterError(f"--state is {path}, of {known['clock']}, but must be of {clock}")
+    State.read(known, mechanism)
+    return dict(known)
 
 
 @contextmanager
@@ -230,3 +253,10 @@ def _say(made: Any, series: Series, stream: str | None) -> None:
     last = series.period + periods - 1
     which = f"{periods} periods" if stream is None else f"periods {series.period} to {last} of {stream!r}"
     notice(f"released {which}; no window of {w} steps costs more than epsilon = {made.statement.epsilon_shown}")
+
+
+def _say_what_next(kept: Path | None, *, going_on: bool, in_ledger: bool) -> None:
+    if kept is not None:
+        notice(f"{'went on from' if going_on else 'began'} {kept}, which now says what the next run needs")
+    elif not in_ledger:
+        notice("the next periods are priced apart from these: --state FILE or --ledger URL keeps them together")

@@ -42,7 +42,7 @@ def tune(
         Path | None, typer.Option(exists=True, dir_okay=False, help="Tree of groups, as `optstream release` takes it.")
     ] = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the best one as a plan file.")] = None,
-    memory: Annotated[
+    state: Annotated[
         Path | None, typer.Option(help="Write what HISTORY says, in JSON, for the first `optstream release`.")
     ] = None,
     plot: Annotated[Path | None, typer.Option(help="Write a picture: expected error against k.")] = None,
@@ -63,8 +63,8 @@ def tune(
         # What cannot be drawn is found before the work, not after it.
         empty_figure(kind)
     tree = None if hierarchy is None else read_hierarchy(hierarchy)
-    if memory is not None and history is None:
-        raise UsageError("--memory needs HISTORY, which it is made from")
+    if state is not None and history is None:
+        raise UsageError("--state needs HISTORY, which it is made from")
     if tree is not None and value is not None:
         raise UsageError("--value does not go with a hierarchy")
     guarantee = Guarantee(epsilon=rational("epsilon", epsilon), w=w, alpha=alpha, neighbours=neighbours)
@@ -79,12 +79,12 @@ def tune(
         data = data.tail(len(data) // w * w)
         x = data[columns[0]].to_numpy() if tree is None else data
     with Outputs(history, hierarchy) as outputs:
-        plan, known, picture = (None if path is None else outputs.prepare(path) for path in (output, memory, plot))
+        plan, known, picture = (None if path is None else outputs.prepare(path) for path in (output, state, plot))
         found = compare(guarantee, x, bounds=(lower, upper), scale=scale, season=season, hierarchy=tree)
         if plan is not None:
             plan.write(to_toml(found.mechanism).encode())
         if known is not None:
-            known.write(json.dumps(found.memory).encode())
+            known.write(json.dumps(found.state).encode())
         if picture is not None:
             picture.write(found.picture(kind))
     if as_json:

@@ -21,6 +21,7 @@ from optstream.ledger.schema import migrate
 from optstream.ledger.sqlite import SQLite
 from optstream.mechanism import plan
 from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.state import public_memory
 from optstream.privacy import accounting
 from optstream.privacy.guarantee import Guarantee
 
@@ -119,7 +120,7 @@ class Ledger:
         stream: str,
         period: int = 0,
         held: Mapping[int, int] | None = None,
-        memory: Mapping[str, Any] | None = None,
+        state: Mapping[str, Any] | None = None,
     ) -> Any:
         """Release consecutive periods of a stream, or return what is stored of them.
 
@@ -129,8 +130,8 @@ class Ledger:
             stream: The name of the stream.
             period: The number of the first period.
             held: Steps that repeat an earlier one of the same period, with that one; the charge then covers both.
-            memory: What an :class:`Estimate` knows before the first period of the stream, from public history:
-                :attr:`Tuning.memory`. What it learns later is kept in the ledger.
+            state: What an :class:`Estimate` knows before the first period of the stream, from public history:
+                :attr:`Tuning.state`. What it learns later is kept in the ledger.
 
         Raises:
             BudgetError: Some window would cost more than the policy allows. Nothing was charged.
@@ -142,7 +143,8 @@ class Ledger:
             raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
         _check_held(held, mechanism.guarantee.w)
         periods = mechanism.read(x)
-        released = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held, memory=memory)
+        known = None if state is None else public_memory(state, mechanism)
+        released = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held, memory=known)
         return mechanism.assemble([parts for _, parts in released], periods.restore)
 
     def release_parts(

@@ -153,7 +153,8 @@ class Calibration:
         """By how many units a measured value, or with Laplace noise a step of it, moves per unit of sensitivity."""
         return self.runs[0][2] * (self.runs[0][1] - self.runs[0][0]) if self.blocks and self.runs else 1
 
-    def _sampling(self) -> Any:
+    def sampler_inputs(self) -> Any:
+        """Return what Rust samples with: runs of steps, or the threshold and scales of the sparse vector technique."""
         w, sample, spent = self.guarantee.w, self.sample, self.budget.selection
         if self.runs is not None or not isinstance(sample, L1Sampling):
             return self.runs
@@ -246,7 +247,7 @@ class Calibration:
             alpha=self.guarantee.alpha,
             bounds=self.bounds,
             grid=self.grid,
-            sampling=self._sampling(),
+            sampling=self.sampler_inputs(),
             cost=spent.sample,
             blocks=self.blocks,
             features=[(list(feature.labels), spent.feature) for feature in self.features],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from hashlib import sha256
 from importlib.metadata import version
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +18,9 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.estimate.estimator import Estimator
 from optstream.mechanism.calibration import Calibration
+from optstream.mechanism.loop import draw_periods, price_next
 from optstream.mechanism.release import Parts, Release
+from optstream.mechanism.state import State
 from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
@@ -46,6 +49,14 @@ if TYPE_CHECKING:
     _Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
 
 __all__ = ["OptStream"]
+
+SAMPLERS = 1
+"""The version of the samplers: it changes whenever the same key, scales and data would give other noise."""
+STEADY = (
+    "Holds for one stream of periods, each released once, by this mechanism and by what follows it through the same "
+    "state or ledger."
+)
+"""What the statement of a mechanism is about, before there is data."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -161,8 +172,10 @@ class OptStream:
             raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
         _check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
         _check_type("retune", retune, bool)
-        if retune and not (isinstance(reconstruct, Estimate) and reconstruct.memory):
-            raise ParameterError("retune is True, but must be False without an Estimate that has memory")
+        if retune and (
+            not (isinstance(reconstruct, Estimate) and reconstruct.memory) or isinstance(sample, L1Sampling)
+        ):
+            raise ParameterError("retune is True, but must be False with L1Sampling or without an Estimate with memory")
         for name, value in fields.items():
             object.__setattr__(self, name, value)
         object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
@@ -263,7 +276,8 @@ class OptStream:
             stages = [replace(stage, does=f"at first {stage.does}; later as releases suggest") for stage in stages]
         return Statement(
             guarantee=guarantee,
-            epsilon=epsilon_of(self.costs, guarantee),
+            epsilon=self.steady_epsilon,
+            scope=STEADY,
             stages=tuple(stages),
             calibration=self.calibration,
             weights=self.weights,
@@ -327,43 +341,68 @@ class OptStream:
         )
         return found.mechanism.changed(retune=True)
 
-    def release(self, x: Any, *, memory: Mapping[str, Any] | None = None) -> Any:
+    def release(self, x: Any, *, state: Mapping[str, Any] | None = None, period: int | None = None) -> Any:
         """Release whole periods.
 
         Args:
             x: One period or many: a 1-D array of ``n * w`` values, a 2-D array with ``w`` columns, or a series of
                 pandas, polars or pyarrow. With a hierarchy, a frame, a mapping or an array with one column per leaf.
                 The result has the same form and index.
-            memory: What an earlier :attr:`Release.memory` gave, of the periods before these, for an :class:`Estimate`.
+            state: What an earlier :attr:`Release.state` gave, of the periods right before these: what they cost and
+                what an :class:`Estimate` has learnt. The first period then gets as much budget as the windows over the
+                border leave. Without it the statement is about this call alone.
+            period: The number of the first period, if it is not the next one after the state.
 
         Returns:
             A :class:`Release`, or a :class:`TreeRelease` of all nodes if there is a hierarchy.
 
         Raises:
             DataError: The data is empty, not a whole number of periods, or not finite.
+            BudgetError: The period before these leaves no budget for the next one.
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
-        if self.estimator is None and memory is not None:
-            raise ParameterError("memory is given, but must not be without an Estimate")
-        if self.hierarchy is None and self.estimator is None:
-            rows, restore = read_periods(x, self.guarantee.w)
-            return self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
-        before = None if self.estimator is None else self.remembered(memory)
+        known = State.read(state, self)
+        known.skip_to(period)
+        if self.hierarchy is None and self.estimator is None and price_next(self, known, known.next).mechanism == self:
+            return self._released_at_once(x, known)
         periods = self.read(x)
         work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
-        if self.estimator is None or before is None:
-            return self.assemble([self.draw(units) for units in work], periods.restore)
-        parts, understood = [], []
-        for period, units in enumerate(work, 0 if before.last is None else before.last + 1):
-            made = self.following(before)
-            parts.append(made.finish(made.draw(units), period, before))
-            understood.append(before.understood)
+        drawn, interpreted = [], []
+        for result in draw_periods(self, work, known):
+            drawn.append(result)
+            if known.memory is not None:
+                interpreted.append(known.memory.understood)
         revised = None
-        if self.estimator.estimate.revise:
-            rows = self.estimator.revised(before, understood)
+        if self.estimator is not None and self.estimator.estimate.revise and known.memory is not None:
+            rows = self.estimator.revised(known.memory, interpreted)
             revised = periods.restore(rows[:, 0] if self.hierarchy is None else by_step(rows))
-        return replace(self.assemble(parts, periods.restore), revised=revised, _memory=before)
+        made = self.assemble(
+            [result.parts for result in drawn], periods.restore, [one.priced.mechanism for one in drawn]
+        )
+        statement = self._stated(max(result.priced.epsilon for result in drawn), known, len(drawn))
+        return replace(made, revised=revised, statement=statement, state=known.to_data(self.guarantee))
+
+    def _released_at_once(self, x: Any, known: State) -> Release:
+        """Return all periods of a single stream without an estimate, by one call into Rust."""
+        rows, restore = read_periods(x, self.guarantee.w)
+        priced = price_next(self, known, known.next)
+        made = self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
+        periods = len(made._rows)  # noqa: SLF001
+        statement = self._stated(priced.epsilon, known, periods)
+        known.advance(known.next + periods - 1, self.costs)
+        return replace(made, statement=statement, state=known.to_data(self.guarantee))
+
+    def _stated(self, epsilon: Fraction, known: State, periods: int) -> Statement:
+        """Return what a call states: the price of all windows that it knows of."""
+        count = "this period" if periods == 1 else f"these {periods} periods"
+        scope = f"Holds for {count}, together with all that was released before through the state that was handed over."
+        if not known.handed_over:
+            scope = (
+                f"Holds for one call and one stretch of data, {count}: windows that also meet periods released by "
+                "another call are not priced. Hand release.state to the next call, or release through a ledger."
+            )
+        return replace(self.statement, epsilon=epsilon, scope=scope)
 
     def remembered(self, state: Mapping[str, Any] | None = None) -> Memory:
         """Return what an estimate knows before anything is released, or what it knew in a state that it gave.
@@ -377,7 +416,7 @@ class OptStream:
         return fresh if state is None else fresh.restored(state)
 
     def following(self, memory: Memory) -> OptStream:
-        """Return the mechanism of the period after what is remembered: this one, unless it tunes itself."""
+        """Return the mechanism that fits what is remembered: this one, unless it tunes itself. It is not priced."""
         if not self.retune:
             return self
         from optstream.mechanism.tuning import following  # noqa: PLC0415
@@ -414,6 +453,11 @@ class OptStream:
         """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
         # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
         return tuple(cost for level in self.levels for stage in level.true_costs().values() for cost in stage)
+
+    @cached_property
+    def steady_epsilon(self) -> Fraction:
+        """What the worst window of an endless stream of such periods costs."""
+        return epsilon_of(self.costs, self.guarantee)
 
     @cached_property
     def description(self) -> str:
@@ -463,14 +507,45 @@ class OptStream:
         With a curator's key and a context the noise is a function of them and of the data, so that a retry repeats it
         bit for bit. The context must tell apart whatever may be released: see :class:`Ledger`.
         """
+        if retry is not None:
+            # Two builds that calibrate one description differently must not draw the same bits at two scales.
+            retry = retry[0], [*retry[1], self.fingerprint]
         if self.hierarchy is None:
             return Parts(*self._projected(*self._plan.measure(units, retry)))
         if self.estimator is not None:
             return Parts(*self._tree.measure(units, retry))
         return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
 
-    def assemble(self, parts: Sequence[Parts], restore: Callable[[NDArray[np.float64]], Any]) -> Any:
-        """Return the release of drawn periods in the form of the data that was read."""
+    @cached_property
+    def fingerprint(self) -> bytes:
+        """What keyed noise depends on besides the context: samplers, sensitivities, scales, blocks, runs and grid."""
+        content = [
+            (
+                level.sampler_inputs(),
+                level.plan.sensitivity,
+                level.plan.sample_scale,
+                level.plan.feature_scales,
+                level.blocks,
+                level.grid,
+                level.bounds,
+            )
+            for level in self.levels
+        ]
+        return sha256(repr((SAMPLERS, content)).encode()).digest()
+
+    def assemble(
+        self,
+        parts: Sequence[Parts],
+        restore: Callable[[NDArray[np.float64]], Any],
+        made: Sequence[OptStream] | None = None,
+    ) -> Any:
+        """Return the release of drawn periods in the form of the data that was read.
+
+        Args:
+            parts: The periods.
+            restore: Gives released numbers the form of the data.
+            made: The mechanism of each period, where budgets differ; they measure alike unless there is an estimate.
+        """
         if self.hierarchy is not None:
             return assemble_tree(
                 np.stack([part.values for part in parts]),
@@ -484,6 +559,7 @@ class OptStream:
                 np.concatenate([part.values for part in parts]),
                 np.concatenate([part.cells for part in parts]),
                 restore,
+                None,
                 _knots=np.empty((0, 0), dtype=np.int64),
                 _deviations=np.concatenate([part.deviations for part in parts]),
             )
@@ -495,16 +571,20 @@ class OptStream:
                 np.concatenate([part.cells for part in parts]),
                 np.concatenate([part.knots for part in parts]),
             )
-        return self._assembled(arrays, restore)
+        scales = None if made is None else np.array([mechanism.noise_scale for mechanism in made])
+        return self._assembled(arrays, restore, scales)
 
-    def assemble_period(self, parts: Parts, period: int, start: int | datetime | None = None) -> Any:
+    def assemble_period(
+        self, parts: Parts, period: int, start: int | datetime | None = None, statement: Statement | None = None
+    ) -> Any:
         """Return the release of one period of a stream: an array, or for a hierarchy an array for every node."""
 
         def restore(values: NDArray[np.float64]) -> Any:
             return self.named(values if self.hierarchy is None else values.T)
 
         begin = period * self.guarantee.w if start is None else start
-        return replace(self.assemble([parts], restore), period=period, start=begin)
+        made = self.assemble([parts], restore)
+        return replace(made, period=period, start=begin, statement=statement or made.statement)
 
     def named(self, rows: NDArray[np.float64]) -> Any:
         """Return one period of a stream, given as one row for every stream: an array, or one for every node."""
@@ -517,12 +597,20 @@ class OptStream:
                 step_row[:], cell_row[:] = self._projection.project(step_row, cell_row)
         return steps, cells, knots.astype(np.int64)
 
-    def _assembled(self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any]) -> Release:
+    @property
+    def noise_scale(self) -> float:
+        """The scale of the noise on measured values of a single stream, in the units of the data."""
+        return self._calibration.scale
+
+    def _assembled(
+        self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any], scales: NDArray[np.float64] | None = None
+    ) -> Release:
         steps, cells, knots = arrays
         return self._release(
             steps,
             cells,
             restore,
+            scales,
             _knots=knots,
             _blocks=self._calibration.blocks,
             _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
@@ -533,6 +621,7 @@ class OptStream:
         steps: NDArray[np.float64],
         cells: NDArray[np.float64],
         restore: Callable[[NDArray[np.float64]], Any],
+        scales: NDArray[np.float64] | None,
         **how: Any,
     ) -> Release:
         ends = accumulate((feature.size for feature in self.features), initial=0)
@@ -541,7 +630,7 @@ class OptStream:
             features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
             statement=self.statement,
             _rows=steps,
-            _scale=self._calibration.scale,
+            _scales=np.full(len(steps), self._calibration.scale) if scales is None else scales,
             _grid=self.grid,
             **how,
         )

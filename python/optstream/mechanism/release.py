@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.estimate.memory import Memory
     from optstream.privacy.statement import Statement
 
 __all__ = ["Parts", "Release"]
@@ -101,7 +100,7 @@ class Release:
     statement: Statement
     _rows: NDArray[np.float64]
     _knots: NDArray[np.int64]
-    _scale: float
+    _scales: NDArray[np.float64]
     _grid: float
     _blocks: tuple[int, ...] | None = None
     _buckets: tuple[tuple[int, int], ...] | None = None
@@ -112,12 +111,9 @@ class Release:
     revised: Any = None
     """The values in the light of all periods of the release, if ``Estimate(revise=True)``; in the same form."""
     _deviations: NDArray[np.float64] | None = None
-    _memory: Memory | None = None
-
-    @property
-    def memory(self) -> dict[str, Any] | None:
-        """What an estimate remembers at the end of the release, for the next one: private values, plain data."""
-        return None if self._memory is None else self._memory.state()
+    state: dict[str, Any] | None = None
+    """What the next release needs to know: what the last period cost and what an estimate has learnt. Plain data for
+    JSON, without raw values; None where a stream or a ledger keeps it."""
 
     def __repr__(self) -> str:
         periods, w = self._rows.shape
@@ -140,15 +136,24 @@ class Release:
         left, right = np.searchsorted(knots, steps, side="right") - 1, np.searchsorted(knots, steps, side="left")
         return np.asarray(np.maximum(measured[left], measured[right]))
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether the values are what was measured, and not an estimate from it."""
+        return self._deviations is None
+
+    def leaf_periods(self) -> NDArray[np.float64]:
+        """Return what was released as an array of periods, one stream and steps."""
+        return self._rows[:, None]
+
     def measured(self) -> list[Measured]:
         """Return what was measured of each period, if nothing has changed it since; the last period is -1."""
         periods = len(self._rows)
         runs = self._buckets or [(step, step + 1) for step in self._knots[0]]
         if self._blocks is not None:
             sizes = np.repeat(self._blocks, self._blocks)
-            variances = (sizes + 1) * (sizes + 2) / 3 * self._scale**2
+            variances = (sizes + 1) * (sizes + 2) / 3
         else:
-            variances = np.array([2 * (self._scale / (stop - start)) ** 2 for start, stop in runs])
+            variances = np.array([2 / (stop - start) ** 2 for start, stop in runs])
         knots = np.broadcast_to(self._knots, (periods, len(runs)))
         return [
             Measured(
@@ -157,9 +162,9 @@ class Release:
                 if self._buckets
                 else tuple((int(step),) for step in steps),
                 row[steps],
-                variances,
+                variances * scale**2,
             )
-            for number, (row, steps) in enumerate(zip(self._rows, knots, strict=True))
+            for number, (row, steps, scale) in enumerate(zip(self._rows, knots, self._scales, strict=True))
         ]
 
     def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -203,7 +208,7 @@ class Release:
         for row, knots in zip(half, self._knots, strict=True):
             row[:] = self._half_widths(knots, w, level)
         # Noise moves in whole grid steps, the closed form does not: one step more covers the difference.
-        reach = np.broadcast_to(self._scale * half + self._grid, (periods, w))
+        reach = np.broadcast_to(self._scales[:, None] * half + self._grid, (periods, w))
         return self._rows - reach, self._rows + reach
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream import _core
-    from optstream.estimate.memory import Memory
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
     from optstream.pipeline.tree_projection import TreeProjection
@@ -45,12 +44,14 @@ class TreeRelease:
     """The first step of that period, as a number or a time."""
     revised: Any = None
     """The values in the light of all periods of the release, if ``Estimate(revise=True)``; in the same form."""
-    _memory: Memory | None = None
+    state: dict[str, Any] | None = None
+    """What the next release needs to know: what the last period cost and what an estimate has learnt. Plain data for
+    JSON, without raw values; None where a stream or a ledger keeps it."""
+    _nodes: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0, 0)))
 
-    @property
-    def memory(self) -> dict[str, Any] | None:
-        """What an estimate remembers at the end of the release, for the next one: private values, plain data."""
-        return None if self._memory is None else self._memory.state()
+    def leaf_periods(self) -> NDArray[np.float64]:
+        """Return what was released as an array of periods, leaves and steps."""
+        return self._nodes[:, self.hierarchy.leaf_positions]
 
     def __repr__(self) -> str:
         return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
@@ -119,4 +120,5 @@ def assemble_tree(
         hierarchy=hierarchy,
         features=tuple(membership @ periods for membership in cells),
         statement=statement,
+        _nodes=nodes,
     )

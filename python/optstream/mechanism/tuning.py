@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from io import BytesIO
 from itertools import product
 from pathlib import Path
@@ -25,17 +24,18 @@ from optstream.estimate.estimator import MOST, variances_of
 from optstream.estimate.filter import Measured
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.release import Release
+from optstream.mechanism.state import State
 from optstream.mechanism.tree_release import TreeRelease
 from optstream.pictures import empty_figure
 from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling
-from optstream.privacy import accounting
 from optstream.privacy.budget import shown
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
@@ -106,8 +106,9 @@ class Tuning:
     """All candidates, best first."""
     plain: Candidate
     """The plain Laplace mechanism, which measures every step with noise of its own, for comparison."""
-    memory: dict[str, Any] | None
-    """What history says of the stream, if there is any. Give it to the first release: the choice counts on it."""
+    state: dict[str, Any] | None
+    """What history says of the stream, if there is any, and what its last period cost if that was a release. Give it to
+    the first release: the choice counts on it, and the windows over the border are priced by it."""
 
     @property
     def expected_error(self) -> float:
@@ -244,7 +245,7 @@ def tune(
     if not 0 < scale < np.inf:
         raise ParameterError(f"scale is {scale}, but must be positive and finite")
     learnt = _learnt(plain, history)
-    judge = _Judge(plain, learnt.filters, scale)
+    judge = _Judge(plain, _memory_of(learnt).filters, scale)
     splits = SPLITS if features else ((1,),)
     choices = list(_choices(guarantee.w, estimate, splits, buckets=buckets, lines=not features))
     table = sorted(
@@ -254,14 +255,14 @@ def tune(
     # Means miss no detail, whatever the model says: they are taken unless steps promise clearly less.
     means = next(row for row in table if isinstance(row.sample, BucketSampling))
     best = means if means.expected_error < TIE * table[0].expected_error else table[0]
-    memory = None if history is None else learnt.state()
-    return Tuning(judge.made(best), best, tuple(table), judge.plain(), memory)
+    state = None if history is None else learnt.to_data(guarantee)
+    return Tuning(judge.made(best), best, tuple(table), judge.plain(), state)
 
 
 def following(mechanism: OptStream, memory: Memory) -> OptStream:
-    """Return the mechanism of the period after what is remembered, for one that tunes itself.
+    """Return the choice of a mechanism that tunes itself for the period after what is remembered.
 
-    It depends only on what was released, and every window of the old and the new plan costs at most epsilon.
+    It depends only on what was released. The release loop gives it the budget that the windows over a change leave.
     """
     from optstream.mechanism import plan  # noqa: PLC0415  (which tells kinds of steps apart)
 
@@ -277,18 +278,7 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
     if best.expected_error > (1 - GAIN) * present.expected_error:
         return now
-    return _after(now, judge.made(best))
-
-
-def _after(before: OptStream, new: OptStream) -> OptStream:
-    """Return a new mechanism with as much epsilon as the period right after another one may have."""
-    guarantee = new.guarantee
-    made, factor = new, Fraction(1)
-    # The scales of noise are rounded, so what a smaller epsilon costs is not exactly in proportion: look again.
-    while (rest := accounting.room_after(before.costs, made.costs, guarantee)) < 1:
-        factor *= rest
-        made = new.with_epsilon(guarantee.epsilon * factor)
-    return made
+    return mechanism.variant(sample=best.sample, perturb=best.perturb)
 
 
 def _choices(
@@ -373,35 +363,56 @@ class _Judge:
         return float(np.sqrt(2 / np.pi * detail + share * noise).mean())
 
 
-def _remembered(plain: OptStream, release: Release) -> Memory:
-    """Return what a release without an estimate says, from what was measured and its noise."""
-    memory = plain.remembered()
-    for seen in tqdm(release.measured()[-LONGEST:], desc="learning", unit="period", disable=None, leave=False):
-        memory.update([seen])
-    return memory
+def _memory_of(state: State) -> Memory:
+    if state.memory is None:
+        raise ParameterError("state has no memory, but must have one to learn from")
+    return state.memory
 
 
-def _learnt(plain: OptStream, history: Any) -> Memory:
-    """Return what history says of every stream."""
-    if history is None:
-        return plain.remembered()
+def _learnt(plain: OptStream, history: Any) -> State:
+    """Return what history says of every stream, and what its last period cost if it was released."""
     if isinstance(history, (Release, TreeRelease)):
-        if history.memory is not None:
-            return plain.remembered(history.memory)
-        if isinstance(history, Release) and not history.features:
-            return _remembered(plain, history)
-        history = history.values
-    if isinstance(history, Mapping) and "filters" in history:
-        return plain.remembered(history)
-    leaves = plain.read(history).units[-LONGEST:]
-    memory, w = plain.remembered(), plain.guarantee.w
+        state = State(memory=plain.remembered())
+        if history.state is not None:
+            state = _carried(plain, history.state)
+            if history.state["memory"] is not None and state.memory is not None and state.memory.measured:
+                return state
+        _learn_release(plain, history, state)
+        return state
+    if isinstance(history, Mapping) and "version" in history:
+        return _carried(plain, history)
+    state = State(memory=plain.remembered())
+    if history is not None:
+        _learn_periods(plain, np.asarray(plain.read(history).units * plain.grid, dtype=np.float64), state)
+    return state
+
+
+def _carried(plain: OptStream, data: Mapping[str, Any]) -> State:
+    """Return a state; what an estimate of another kind has learnt is left out, what was spent is not."""
+    try:
+        return State.read(data, plain)
+    except ParameterError:
+        return State.read({**data, "memory": None}, plain)
+
+
+def _learn_release(plain: OptStream, release: Release | TreeRelease, state: State) -> None:
+    """Learn from a release without an estimate of the same kind: from what was measured, or from the values."""
+    if isinstance(release, Release) and not release.features and release.is_measured:
+        for seen in tqdm(release.measured()[-LONGEST:], desc="learning", unit="period", disable=None, leave=False):
+            _memory_of(state).update([seen._replace(period=seen.period + state.next)])
+        return
+    _learn_periods(plain, release.leaf_periods(), state)
+
+
+def _learn_periods(plain: OptStream, leaves: Array, state: State) -> None:
+    """Learn from values of periods, leaves and steps."""
+    leaves, w = leaves[-LONGEST:], plain.guarantee.w
     # Of long periods means are enough to tell how strong the parts of a stream are.
     cells = tuple(tuple(range(start, stop)) for start, stop in BucketSampling(w if w <= LONG else LONG // 2).runs(w))
     none = np.zeros(len(cells))
-    # These are the periods before the first one of the stream.
+    # These are the periods right before the next one of the stream.
     work = tqdm(leaves, desc="learning", unit="period", disable=None, leave=False)
-    for period, units in enumerate(work, -len(leaves)):
-        rows = (units if plain.hierarchy is None else plain.hierarchy.sums(units)) * plain.grid
+    for period, values in enumerate(work, state.next - len(leaves)):
+        rows = values if plain.hierarchy is None else plain.hierarchy.sums(values)
         means = [[row[cell[0] : cell[-1] + 1].mean() for cell in cells] for row in rows]
-        memory.update([Measured(period, cells, np.array(row), none) for row in means])
-    return memory
+        _memory_of(state).update([Measured(period, cells, np.array(row), none) for row in means])

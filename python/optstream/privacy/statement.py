@@ -32,6 +32,8 @@ class Statement:
     guarantee: Guarantee
     epsilon: Fraction
     """What the worst window truly costs, as the accountant computes it from the noise that is drawn."""
+    scope: str
+    """What the statement is about: which periods, released by whom."""
     stages: tuple[Stage, ...]
     calibration: str
     weights: str
@@ -63,6 +65,7 @@ class Statement:
             f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
             f"Epsilon asked for: {shown(guarantee.epsilon)}. True epsilon of the worst window: {shown(self.epsilon)} "
             f"({self.calibration} calibration).{excess}\n"
+            f"{self.scope}\n"
             f"What the worst window of each stage costs:\n{stages}\n"
             f"Values are clamped to [{self.bounds[0]:g}, {self.bounds[1]:g}] and noise moves them on a grid of "
             f"{self.grid:g}.\n"
@@ -79,6 +82,7 @@ class Statement:
             "epsilon_requested": str(self.guarantee.epsilon),
             "epsilon_true": str(self.epsilon),
             "epsilon_true_decimal": float(shown(self.epsilon)),
+            "scope": self.scope,
             "stages": [
                 {"name": stage.name, "does": stage.does, "epsilon": str(stage.epsilon)} for stage in self.stages
             ],

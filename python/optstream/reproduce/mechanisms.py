@@ -175,8 +175,8 @@ def learners(stream: Stream, guarantee: Guarantee) -> Mechanisms:
     made: Mechanisms = {"OptStream.auto": OptStream.auto(guarantee, bounds=bounds)}
     if stream.history is not None:
         found = tune(guarantee, stream.history, bounds=bounds)
-        mechanism, memory = found.mechanism, found.memory
+        mechanism, state = found.mechanism, found.state
         made["OptStream, tuned on 2015"] = Adapted(
-            guarantee, mechanism.statement, lambda x: mechanism.release(x, memory=memory)
+            guarantee, mechanism.statement, lambda x: mechanism.release(x, state=state)
         )
     return made

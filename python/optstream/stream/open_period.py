@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from optstream.estimate.memory import Memory
+    from optstream.mechanism.state import State
 
     Vector = NDArray[np.float64]
 
@@ -86,8 +86,8 @@ class OpenPeriod:
     values: dict[int, Vector] = field(default_factory=dict)
     """Observations of the open period."""
     revision: int = 0
-    memory: Memory | None = None
-    """What an estimate remembers of the released periods, if no ledger does."""
+    known: State | None = None
+    """What the released periods cost and what an estimate has learnt of them, if no ledger keeps it."""
 
     @classmethod
     def read(cls, state: Mapping[str, Any], width: int) -> OpenPeriod:
@@ -152,6 +152,8 @@ class OpenPeriod:
                 f"{absent[0]}, and missing is 'refuse'"
             )
         closed = Closed(period, self._offsets(w))
+        # Before anything was released there is nothing to hold at the start of a period: it is passed over.
+        unheld = rules.missing == "hold" and self.published is None and absent[:1] == [period * w]
         if isinstance(rules.missing, float):
             closed.fill = rules.missing
         elif rules.missing == "hold":
@@ -162,7 +164,7 @@ class OpenPeriod:
             }
         self.values = {}
         self.released = period
-        return [] if rules.missing == "skip" else [closed]
+        return [] if rules.missing == "skip" or unheld else [closed]
 
     def _offsets(self, w: int) -> dict[int, Vector]:
         return {step % w: value for step, value in self.values.items()}

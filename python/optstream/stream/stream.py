@@ -17,13 +17,16 @@ from optstream.data.clock import Clock
 from optstream.errors import ConflictError, DataError, LedgerError, ParameterError, ParameterTypeError, StreamError
 from optstream.ledger import Ledger
 from optstream.ledger.database import StaleError, pause
+from optstream.mechanism.loop import draw_period, price_next
 from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.state import State, public_memory
 from optstream.privacy import accounting
 from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
+    from fractions import Fraction
 
     from numpy.typing import NDArray
 
@@ -59,8 +62,8 @@ class Stream:
         missing: What to do when a later step comes and some before it are missing: ``"refuse"`` it; put a public
             number in their place; ``"hold"`` the last value; or ``"skip"`` the period, which is then never released.
             Periods without any observation are passed over. Which steps are missing is taken to be public.
-        memory: What an :class:`Estimate` knows before period 0, from public history: :attr:`Tuning.memory`.
-        state: What :attr:`state` of an earlier stream gave, if there is no ledger.
+        state: What to go on from: :attr:`state` of an earlier stream, :attr:`Release.state`, or :attr:`Tuning.state`.
+            With a ledger, which keeps everything itself, only what public history says.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
     repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
@@ -86,7 +89,6 @@ class Stream:
         duplicate: Literal["refuse", "keep", "replace"] = "refuse",
         disorder: Literal["refuse", "accept"] = "refuse",
         missing: Literal["refuse", "hold", "skip"] | float = "refuse",
-        memory: Mapping[str, Any] | None = None,
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._lock = Lock()
@@ -95,7 +97,7 @@ class Stream:
         self._stepwise: Stepwise | None = None
         self._name = name
         if isinstance(mechanism, Baseline):
-            given = {"ledger": ledger, "memory": memory, "state": state}
+            given = {"ledger": ledger, "state": state}
             for unfit in (parameter for parameter, value in given.items() if value is not None):
                 raise ParameterError(f"{unfit} is given, but must not be: a baseline keeps what it needs in memory")
             self._stepwise = Stepwise(mechanism, self._clock, self._rules)
@@ -104,16 +106,9 @@ class Stream:
             raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
         if ledger is not None and not isinstance(ledger, Ledger):
             raise ParameterTypeError(f"ledger is of type {type(ledger).__name__}, but must be Ledger")
-        if ledger is not None and state is not None:
-            raise ParameterError("state is given, but must not be: the ledger keeps it")
         self._mechanism, self._ledger = mechanism, ledger
-        self._memory = memory
-        if memory is not None or mechanism.estimator is not None:
-            # What does not fit the mechanism shows now.
-            mechanism.remembered(memory)
-        self._state = OpenPeriod() if state is None else OpenPeriod.read(state, self._width)
-        if state is not None and "memory" in state:
-            self._state.memory = mechanism.remembered(state["memory"])
+        self._memory = None if state is None or ledger is None else public_memory(state, mechanism)
+        self._state = OpenPeriod() if state is None or ledger is not None else self._begun(state)
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
             ledger.enrol(name, mechanism, str(self._clock))
@@ -130,6 +125,19 @@ class Stream:
         hierarchy = self._mechanism.hierarchy
         return 1 if hierarchy is None else len(hierarchy.leaves)
 
+    def _begun(self, state: Mapping[str, Any]) -> OpenPeriod:
+        """Return the open period of a stream that goes on from a state, its own or that of a release."""
+        if not isinstance(state, Mapping):
+            raise ParameterTypeError(f"state is of type {type(state).__name__}, but must be a mapping")
+        own = "observations" in state
+        if own and state.get("clock") != str(self._clock):
+            # On another clock the same hours would be released again as other periods.
+            raise ParameterError(f"state is of a stream with another clock, but must have {self._clock}")
+        known = State.read(state.get("known") if own else state, self._mechanism)
+        if own:
+            return replace(OpenPeriod.read(state, self._width), known=known)
+        return OpenPeriod(released=known.last, known=known)
+
     @property
     def state(self) -> dict[str, Any]:
         """What makes the stream go on after a restart without a ledger: plain data for JSON. It holds raw values."""
@@ -137,11 +145,23 @@ class Stream:
             raise StreamError("the state of a baseline cannot be kept")
         state = self._state
         return {
+            "clock": str(self._clock),
             "released": state.released,
             "published": None if state.published is None else state.published.tolist(),
             "observations": {str(step): value.tolist() for step, value in state.values.items()},
-            **({} if state.memory is None else {"memory": state.memory.state()}),
+            "known": None if state.known is None else state.known.to_data(self._mechanism.guarantee),
         }
+
+    def discard(self) -> int:
+        """Drop the observations of the open period; return their number. What was released stays released."""
+        with self._lock:
+            if self._stepwise is not None:
+                return 0
+            self._load()
+            count, state = len(self._state.values), replace(self._state, values={})
+            if count:
+                self._carry_out(state, [])
+            return count
 
     def push(self, when: int | datetime, value: Any) -> Any:
         """Take one observation; return a release when it completes a period, else None.
@@ -154,6 +174,9 @@ class Stream:
             StreamError: The observation is late, a duplicate, out of order, or some before it are missing.
             DataError: The value is not a finite number, or a leaf is missing.
             LedgerError: The ledger failed or refused; see :class:`Ledger`.
+
+        If a release fails after its noise was drawn, the error is raised once and the period is void: charged, never
+        released and never drawn again.
         """
         released = self.push_many([when], [value])
         return released[-1] if released else None
@@ -219,56 +242,69 @@ class Stream:
 
     def _carry_out(self, state: OpenPeriod, closed: Sequence[Closed]) -> list[Any]:
         """Release what is closed and keep what is open, together; then go on from the new state."""
+        runs = _runs(closed, self._mechanism.guarantee.w)
+        released = self._drawn(state, runs) if self._ledger is None else self._charged(self._ledger, state, runs)
+        self._state = state
+        return released
+
+    def _drawn(self, state: OpenPeriod, runs: Sequence[Sequence[Closed]]) -> list[Any]:
+        """Return closed periods as they are released without a ledger, and what is known after them."""
+        if not runs:
+            return []
+        before = State.read(None, self._mechanism) if state.known is None else state.known
+        known, released = deepcopy(before), []
+        try:
+            for run in runs:
+                units = self._read(run, state.published)
+                for period, rows in zip(run, units, strict=True):
+                    priced = price_next(self._mechanism, known, period.period, period.sources)
+                    drawn = draw_period(priced, rows, period.period, known)
+                    released.append(self._assembled(period.period, priced.mechanism, drawn.parts, priced.epsilon))
+                    state.published = self._leaves_of(drawn.parts)
+        except BaseException:
+            if known.last != before.last:
+                # Noise was drawn, so that another draw would be a second look: what is closed is void.
+                state.published = self._state.published
+                state.known = replace(known, memory=before.memory)
+                self._state = state
+            raise
+        state.known = known
+        return released
+
+    def _charged(self, ledger: Ledger, state: OpenPeriod, runs: Sequence[Sequence[Closed]]) -> list[Any]:
+        """Return closed periods as a ledger releases them, and keep what is open in it."""
         before = self._state
         forget = [step for step in before.values if step not in state.values]
         add = {step: value for step, value in state.values.items() if before.values.get(step) is not value}
         released: list[Any] = []
-        w = self._mechanism.guarantee.w
-        runs = _runs(closed, w)
         for run in runs:
-            units = self._read(run, state.published)
-            last = run is runs[-1]
-            if self._ledger is None:
-                parts = self._drawn(run, units, state)
-            else:
-                parts = self._ledger.release_parts(
-                    self._mechanism,
-                    units,
-                    stream=self._name,
-                    period=run[0].period,
-                    held=run[0].sources,
-                    memory=self._memory,
-                    adjust=partial(_within_budget, sources=run[0].sources),
-                    finish=self._ledger.keeper(self._name, state.revision, forget, add) if last else None,
-                )
+            parts = ledger.release_parts(
+                self._mechanism,
+                self._read(run, state.published),
+                stream=self._name,
+                period=run[0].period,
+                held=run[0].sources,
+                memory=self._memory,
+                adjust=partial(_within_budget, sources=run[0].sources),
+                finish=ledger.keeper(self._name, state.revision, forget, add) if run is runs[-1] else None,
+            )
             released += [
-                made.assemble_period(part, period.period, self._clock.time_of(period.period * w))
+                self._assembled(period.period, made, part, made.steady_epsilon)
                 for period, (made, part) in zip(run, parts, strict=True)
             ]
             state.published = self._leaves_of(parts[-1][1])
-        if self._ledger is not None:
-            if not runs:
-                # Also if nothing is new: what this process believes may be out of date.
-                self._ledger.keep(self._name, state.revision, forget, add)
-            state.revision += 1
-        self._state = state
+        if not runs:
+            # Also if nothing is new: what this process believes may be out of date.
+            ledger.keep(self._name, state.revision, forget, add)
+        state.revision += 1
         return released
 
-    def _drawn(
-        self, run: Sequence[Closed], units: NDArray[np.int64], state: OpenPeriod
-    ) -> list[tuple[OptStream, Parts]]:
-        """Return closed periods as they are released without a ledger, and remember them."""
-        adjust = partial(_within_budget, sources=run[0].sources)
-        if self._mechanism.estimator is None:
-            made = adjust(self._mechanism)
-            return [(made, made.draw(rows)) for rows in units]
-        memory = self._mechanism.remembered(self._memory) if state.memory is None else deepcopy(state.memory)
-        drawn = []
-        for period, rows in zip(run, units, strict=True):
-            made = adjust(self._mechanism.following(memory))
-            drawn.append((made, made.finish(made.draw(rows), period.period, memory)))
-        state.memory = memory
-        return drawn
+    def _assembled(self, period: int, made: OptStream, parts: Parts, epsilon: Fraction) -> Any:
+        start = self._clock.time_of(period * made.guarantee.w)
+        where = "stream" if self._ledger is None else "ledger"
+        scope = f"Holds for this period, together with all that was released before it through the same {where}."
+        statement = replace(made.statement, guarantee=self._mechanism.guarantee, epsilon=epsilon, scope=scope)
+        return made.assemble_period(parts, period, start, statement)
 
     def _read(self, run: Sequence[Closed], published: Vector | None) -> NDArray[np.int64]:
         """Return the quantised data of closed periods."""
