@@ -18,7 +18,6 @@ from optstream.mechanism import plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from numpy.typing import NDArray
 

@@ -1,0 +1,118 @@
+"""The exact loss of every window over everything that left, from the scales really drawn.
+
+Nothing here asks the accountant. Data tells which step it is: the value of step t is t + 1, so what a plan reads shows
+which steps it measures, repetitions among them. A change of one entity moves each step of a window by up to A units, in
+whatever direction. All measurements are sums of steps with positive weights, so the worst change moves all steps the
+same way, and the loss is
+
+* for a sum with Laplace noise of scale b: the weights of the changed steps times A / b;
+* for a block with cube noise of scale b: the largest such change of any of its values, times A / b.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream import _core as real
+from optstream.mechanism import calibration
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pytest
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One period of one stream that a plan drew noise for."""
+
+    plan: RecordedPlan
+    steps: tuple[int, ...]
+    """The step of the stream that each step of the period showed."""
+
+    def loss(self, window: range) -> Fraction:
+        """Return what the worst change within a window reveals."""
+        moved = [step in window for step in self.steps]
+        scale = Fraction(*self.plan.sample_scale)
+        changes = [multiple * sum(moved[start:stop]) for start, stop, multiple in self.plan.runs]
+        ends = list(accumulate(self.plan.blocks or [1] * len(changes), initial=0))
+        samples = sum(max(changes[first:last]) for first, last in pairwise(ends)) / scale
+        features = sum(
+            (sum(moved) / Fraction(*one) for one in self.plan.feature_scales),
+            Fraction(0),
+        )
+        return self.plan.sensitivity * (samples + features)
+
+
+@dataclass
+class Recorder:
+    """Everything that was drawn, in order."""
+
+    draws: list[Draw] = field(default_factory=list)
+
+    def note(self, plan: RecordedPlan, rows: Any) -> None:
+        for row in np.asarray(rows):
+            # A row of zeros is a leaf in which the entity is not.
+            if row.any():
+                self.draws.append(Draw(plan, tuple(int(value) - 1 for value in row)))
+
+
+class RecordedPlan:
+    """A plan that notes what it draws for."""
+
+    recorder: Recorder
+
+    def __init__(self, **parameters: Any) -> None:
+        self._plan = real.Plan(**parameters)
+        self._grid = parameters["grid"]
+        self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
+        self.blocks: Sequence[int] | None = parameters["blocks"]
+
+    @property
+    def sensitivity(self) -> int:
+        return self._plan.sensitivity
+
+    @property
+    def sample_scale(self) -> tuple[int, int]:
+        return self._plan.sample_scale
+
+    @property
+    def feature_scales(self) -> list[tuple[int, int]]:
+        return self._plan.feature_scales
+
+    def measure(self, units: Any, retry: Any = None) -> Any:
+        self.recorder.note(self, np.asarray(units) * self._grid)
+        return self._plan.measure(units, retry)
+
+    def release(self, values: Any) -> Any:
+        self.recorder.note(self, values)
+        return self._plan.release(values)
+
+
+class _Core:
+    """The binding, but for plans."""
+
+    Plan = RecordedPlan
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(real, name)
+
+
+def record(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+    """Return what notes everything that plans draw from now on; only plans that are built later are seen."""
+    recorder = Recorder()
+    RecordedPlan.recorder = recorder
+    monkeypatch.setattr(calibration, "_core", _Core())
+    return recorder
+
+
+def worst_loss(draws: Sequence[Draw], w: int, meeting: Sequence[Draw] | None = None) -> Fraction:
+    """Return the exact loss of the worst window over some draws, of those windows that meet others of them."""
+    wanted = {step for draw in (draws if meeting is None else meeting) for step in draw.steps}
+    windows = {range(first, first + w) for step in wanted for first in range(step - w + 1, step + 1)}
+    return max((sum((draw.loss(window) for draw in draws), Fraction(0)) for window in windows), default=Fraction(0))
