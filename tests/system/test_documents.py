@@ -18,3 +18,20 @@ def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     namespace: dict[str, object] = {}
     for example in examples:
         exec(compile(example, document.name, "exec"), namespace)  # noqa: S102
+
+
+CITED = re.compile(r"`((?:tests|python|rust|tools|examples|docs)/[\w./-]+?)`")
+"""Files and folders that a document names."""
+NAMED = re.compile(r"`(test_\w+)`")
+"""Tests that a document names."""
+WRITTEN = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+
+
+@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
+def test_what_is_cited_exists(document: Path) -> None:
+    text = document.read_text()
+    missing = [path for path in CITED.findall(text) if not (ROOT / path).exists()]
+    assert not missing
+    tests = "\n".join(path.read_text() for path in (ROOT / "tests").rglob("test_*.py"))
+    tests += "\n".join(path.read_text() for path in (ROOT / "rust").rglob("*.rs"))
+    assert not [name for name in NAMED.findall(text) if f"{name}(" not in tests]
