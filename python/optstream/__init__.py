@@ -12,42 +12,85 @@ The noise is exact: integers on a public grid, drawn without floating-point arit
 afresh by the operating system for every call. See :mod:`optstream.noise`.
 """
 
-from importlib.metadata import version
+import importlib
+from typing import TYPE_CHECKING, Any
 
-from optstream import noise
-from optstream.data.events import aggregate
-from optstream.errors import (
-    BudgetError,
-    ConflictError,
-    DataError,
-    EntropyError,
-    LedgerError,
-    OptStreamError,
-    ParameterError,
-    ParameterTypeError,
-    SolverError,
-    StreamError,
-    UnknownStreamError,
-)
-from optstream.estimate import Estimate
-from optstream.keys import CuratorKey, create_key, read_key
-from optstream.ledger import Ledger
-from optstream.mechanism.optstream import OptStream
-from optstream.mechanism.plan import read_plan
-from optstream.mechanism.release import Release
-from optstream.mechanism.tree_release import TreeRelease
-from optstream.mechanism.tuning import Candidate, Tuning, tune
-from optstream.pipeline.features import Feature
-from optstream.pipeline.hierarchy import Hierarchy
-from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
-from optstream.pipeline.reconstruction import Linear
-from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
-from optstream.pipeline.sparse_vector import above_threshold
-from optstream.privacy.guarantee import Guarantee
-from optstream.privacy.statement import Stage, Statement
-from optstream.stream.stream import Stream
+if TYPE_CHECKING:
+    from optstream import noise
+    from optstream.data.events import aggregate
+    from optstream.errors import (
+        BudgetError,
+        ConflictError,
+        DataError,
+        EntropyError,
+        LedgerError,
+        OptStreamError,
+        ParameterError,
+        ParameterTypeError,
+        SolverError,
+        StreamError,
+        UnknownStreamError,
+    )
+    from optstream.estimate import Estimate
+    from optstream.keys import CuratorKey, create_key, read_key
+    from optstream.ledger import Ledger
+    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.plan import read_plan
+    from optstream.mechanism.release import Release
+    from optstream.mechanism.tree_release import TreeRelease
+    from optstream.mechanism.tuning import Candidate, Tuning, tune
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+    from optstream.pipeline.reconstruction import Linear
+    from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
+    from optstream.pipeline.sparse_vector import above_threshold
+    from optstream.privacy.guarantee import Guarantee
+    from optstream.privacy.statement import Stage, Statement
+    from optstream.stream.stream import Stream
 
-__version__ = version("optstream")
+    __version__: str
+
+# Modules are loaded when a name of theirs is first asked for: whoever needs a stream does not wait for the solver.
+_HOMES = {
+    "BucketSampling": "optstream.pipeline.sampling",
+    "BudgetError": "optstream.errors",
+    "Candidate": "optstream.mechanism.tuning",
+    "ConflictError": "optstream.errors",
+    "CubeNoise": "optstream.pipeline.perturbation",
+    "CuratorKey": "optstream.keys",
+    "DataError": "optstream.errors",
+    "EntropyError": "optstream.errors",
+    "EqualSampling": "optstream.pipeline.sampling",
+    "Estimate": "optstream.estimate",
+    "Feature": "optstream.pipeline.features",
+    "Guarantee": "optstream.privacy.guarantee",
+    "Hierarchy": "optstream.pipeline.hierarchy",
+    "L1Sampling": "optstream.pipeline.sampling",
+    "LaplaceNoise": "optstream.pipeline.perturbation",
+    "Ledger": "optstream.ledger",
+    "LedgerError": "optstream.errors",
+    "Linear": "optstream.pipeline.reconstruction",
+    "OptStream": "optstream.mechanism.optstream",
+    "OptStreamError": "optstream.errors",
+    "ParameterError": "optstream.errors",
+    "ParameterTypeError": "optstream.errors",
+    "Release": "optstream.mechanism.release",
+    "SolverError": "optstream.errors",
+    "Stage": "optstream.privacy.statement",
+    "Statement": "optstream.privacy.statement",
+    "Stream": "optstream.stream.stream",
+    "StreamError": "optstream.errors",
+    "TreeRelease": "optstream.mechanism.tree_release",
+    "Tuning": "optstream.mechanism.tuning",
+    "UnknownStreamError": "optstream.errors",
+    "above_threshold": "optstream.pipeline.sparse_vector",
+    "aggregate": "optstream.data.events",
+    "create_key": "optstream.keys",
+    "read_key": "optstream.keys",
+    "read_plan": "optstream.mechanism.plan",
+    "tune": "optstream.mechanism.tuning",
+}
 
 __all__ = [
     "BucketSampling",
@@ -90,3 +133,21 @@ __all__ = [
     "read_plan",
     "tune",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version  # noqa: PLC0415  (reads files)
+
+        return version("optstream")
+    if name == "noise":
+        return importlib.import_module("optstream.noise")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'optstream' has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,8 +1,8 @@
 """What can go wrong, as types.
 
 Every error of the library is an :class:`OptStreamError`, and also the built-in exception that a caller would expect.
-A message names the parameter, the value and the bound, and no raw data. All are raised before anything is drawn but two:
-:class:`SolverError`, and :class:`ConflictError` where another process was faster; nothing leaves then.
+A message names the parameter, the value and the bound, and no raw data. All are raised before anything is drawn but
+two: :class:`SolverError`, and :class:`ConflictError` where another process was faster; nothing leaves then.
 """
 
 

@@ -5,16 +5,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, field
 from functools import cache, partial
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.optimize import brentq
-from scipy.special import gammaincc, ndtri
 
 from optstream.errors import DataError, ParameterError, ParameterTypeError
 from optstream.estimate.filter import Measured
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from datetime import datetime
 
     from numpy.typing import NDArray
@@ -200,7 +200,7 @@ class Release:
             raise ParameterError(f"level is {level}, but must lie between 0 and 1")
         periods, w = self._rows.shape
         if self._deviations is not None:
-            half = float(ndtri((1 + level) / 2)) * self._deviations + self._grid
+            half = NormalDist().inv_cdf((1 + level) / 2) * self._deviations + self._grid
             low, high = self.statement.bounds
             return np.maximum(self._rows - half, low), np.minimum(self._rows + half, high)
         # One row per period, or one for all periods if the measured steps are always the same.
@@ -215,16 +215,28 @@ class Release:
 def cube_half_width(length: int, level: float) -> float:
     """Return h with P(|z| <= h) = level for one value of a block of so many with cube noise of scale 1.
 
-    The radius is Gamma(d + 1) and the value uniform within it, so P(|z| > h) = Q(d + 1, h) - (h / d) Q(d, h).
+    The radius is Gamma(d + 1) and the value uniform within it, so P(|z| > h) = Q(d + 1, h) - (h / d) Q(d, h), where
+    Q(d, h) is the chance that a Poisson variable of mean h is below d.
 
     >>> round(cube_half_width(1, 0.95), 4), round(cube_half_width(8, 0.95), 2)
     (2.9957, 10.29)
     """
 
-    def excess(h: float) -> float:
-        return float(gammaincc(length + 1, h) - h / length * gammaincc(length, h) - (1 - level))
+    def tail(h: float) -> float:
+        chances = [math.exp(-h + count * math.log(h) - math.lgamma(count + 1)) for count in range(length + 1)]
+        below = sum(chances[:length])
+        return below + chances[length] - h / length * below
 
-    return float(brentq(excess, 0, (length + 50) * (2 - math.log1p(-level))))
+    return _root(tail, level, (length + 50) * (2 - math.log1p(-level)))
+
+
+def _root(tail: Callable[[float], float], level: float, high: float) -> float:
+    """Return the end of the interval whose tail, which falls, is what the level leaves; it lies below a bound."""
+    low = 0.0
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if tail(middle) > 1 - level else (low, middle)
+    return high
 
 
 def shares_of_right_knot(knots: NDArray[np.int64], w: int) -> NDArray[np.float64]:
@@ -256,8 +268,4 @@ def half_width(share: float, level: float) -> float:
         far = b * b * np.exp(-h / b) if b > 0 else 0.0
         return float((a * a * np.exp(-h / a) - far) / (a * a - b * b))
 
-    low, high = 0.0, -2 * float(np.log1p(-level)) + 2
-    for _ in range(60):
-        middle = (low + high) / 2
-        low, high = (middle, high) if tail(middle) > 1 - level else (low, middle)
-    return high
+    return _root(tail, level, -2 * math.log1p(-level) + 2)
