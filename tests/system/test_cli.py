@@ -110,6 +110,9 @@ def loads(tmp_path: Path) -> Path:
 # Files in and out.
 
 
+APART = "the next periods are priced apart from these: --state FILE or --ledger URL keeps them together\n"
+
+
 def test_data_goes_to_standard_output_and_messages_to_standard_error(loads: Path) -> None:
     done = command("release", loads, "--time", "when", *MECHANISM)
     assert done.code == 0, done.err
@@ -117,7 +120,7 @@ def test_data_goes_to_standard_output_and_messages_to_standard_error(loads: Path
     assert done.table["when"][1] == "2016-01-01T00:30:00"
     # At epsilon = 100 and w = 4 the noise has scale 0.04: beyond 2 with probability e^-50.
     assert np.abs(done.table["load"].to_numpy() - LOADS).max() < 2
-    assert done.err == "released 2 periods; no window of 4 steps costs more than epsilon = 100\n"
+    assert done.err == f"released 2 periods; no window of 4 steps costs more than epsilon = 100\n{APART}"
 
 
 @pytest.mark.parametrize("read", ["csv", "parquet"])
@@ -129,6 +132,49 @@ def test_csv_and_parquet_are_told_apart_by_their_suffix(call: Call, tmp_path: Pa
     made = pl.read_csv(target, try_parse_dates=True) if written == "csv" else pl.read_parquet(target)
     assert made["when"].to_list() == series()["when"].to_list()
     assert np.abs(made["load"].to_numpy() - LOADS).max() < 2
+
+
+class TestGoingOn:
+    """Two runs on consecutive files are priced together, and no row is released twice."""
+
+    CLOCK = ("--time", "when", "--step", "30m", "--origin", "2016-01-01T00:00:00")
+
+    def test_a_second_run_goes_on_from_the_first(self, call: Call, tmp_path: Path) -> None:
+        whole = series(16)
+        first, second = (
+            write(part, tmp_path / f"{name}.csv") for name, part in (("a", whole.head(8)), ("b", whole.tail(8)))
+        )
+        state = tmp_path / "state.json"
+        options = (*self.CLOCK, *MECHANISM, "--state", state)
+        begun = call("release", first, *options, "-o", tmp_path / "a.out.csv")
+        assert (begun.code, f"began {state}" in begun.err) == (0, True), begun.err
+        # The same rows again are no new periods, and what was known stays known.
+        kept = state.read_bytes()
+        again = call("release", first, *options)
+        assert (again.code, again.out) == (3, "")
+        assert "period is 0, but must be at least 2" in again.err
+        assert state.read_bytes() == kept
+        gone_on = call("release", second, *options)
+        assert (gone_on.code, f"went on from {state}" in gone_on.err) == (0, True), gone_on.err
+        assert json.loads(state.read_text())["last"] == 3
+
+    def test_another_clock_is_refused(self, call: Call, tmp_path: Path) -> None:
+        source, state = write(series(8), tmp_path / "a.csv"), tmp_path / "state.json"
+        assert call("release", source, *self.CLOCK, *MECHANISM, "--state", state).code == 0
+        other = ("--time", "when", "--step", "30m", "--origin", "2015-12-31T00:00:00")
+        done = call("release", source, *other, *MECHANISM, "--state", state)
+        assert (done.code, "but must be of steps of 1800 s from 2015-12-31" in done.err) == (3, True), done.err
+
+    @pytest.mark.parametrize(
+        ("arguments", "match"),
+        [
+            ((), "--state needs --time, or --first-period"),
+            (("--time", "when"), "--state with --time needs --origin and --step"),
+        ],
+    )
+    def test_periods_need_numbers(self, call: Call, loads: Path, arguments: tuple[str, ...], match: str) -> None:
+        done = call("release", loads, *arguments, *MECHANISM, "--state", "state.json")
+        assert (done.code, match in done.err) == (2, True), done.err
 
 
 def test_standard_input_is_csv(loads: Path) -> None:
@@ -273,7 +319,7 @@ def test_errors_in_a_plan_say_what_to_change(call: Call, tmp_path: Path, content
             (*MECHANISM, "--ledger", "ledger.db", "--stream", "a", "--time", "when", "--step", "30m"),
             "needs --origin and --step",
         ),
-        ((*MECHANISM, "--time", "when", "--first-period", "1"), "--first-period needs --ledger"),
+        ((*MECHANISM, "--first-period", "1"), "--first-period needs --ledger or --state"),
         ((*MECHANISM, "-o", "private.xlsx"), "must end in .csv, .parquet, .pq"),
         ((*MECHANISM, "--sample", "random"), "'--sample'"),
         (("--nonsense",), "--nonsense"),
@@ -764,7 +810,7 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
     assert "2000" in shown
     assert "\x1b" not in data
     quiet = command(*arguments)
-    assert quiet.err == "released 2000 periods; no window of 4 steps costs more than epsilon = 100\n"
+    assert quiet.err == f"released 2000 periods; no window of 4 steps costs more than epsilon = 100\n{APART}"
 
 
 def test_tables_and_statements_are_drawn_on_a_terminal(loads: Path, tmp_path: Path) -> None:
