@@ -54,7 +54,7 @@ def bare_insert(url: str, name: str) -> Callable[[int], object]:
 
 def ledger_release(url: str, name: str) -> Callable[[int], object]:
     """Return a release through the ledger."""
-    ledger, made = ops.Ledger(url), mechanism()
+    ledger, made = ops.Ledger(url, create=True), mechanism()
     return lambda number: ledger.release(made, DATA, stream=name, period=number)
 
 

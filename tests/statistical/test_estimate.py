@@ -121,13 +121,13 @@ class TestEveryConfiguration:
         made = CONFIGURATIONS[name]()
         x = data_for(made, 8)
         columns = [x] if made.hierarchy is None else list(x.values())
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             stream = ops.Stream(made, ledger=ledger, name="a")
             for step in range(4 * W):
                 value = x[step] if made.hierarchy is None else {n: c[step] for n, c in x.items()}
                 stream.push(step, value)
         # Another process goes on where this one has stopped.
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             rest = x[4 * W :] if made.hierarchy is None else {n: c[4 * W :] for n, c in x.items()}
             ledger.release(made, rest, stream="a", period=4)
             assert ledger.verify().problems == ()
@@ -137,7 +137,7 @@ class TestEveryConfiguration:
         assert last == 7
         assert len(columns[0]) == 8 * W
         # What is kept is what all releases together say.
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             with ledger._database.transaction() as change:
                 change.write("DELETE FROM optstream_memories", ())
             again = ledger._memories.before("a", 8, made, None)
@@ -221,7 +221,7 @@ class TestMemory:
     def test_what_another_process_stored_is_what_is_remembered(self, tmp_path: Any) -> None:
         url = tmp_path / "ledger.db"
         x = days(6)
-        with ops.Ledger(url) as one, ops.Ledger(url) as other:
+        with ops.Ledger(url, create=True) as one, ops.Ledger(url) as other:
             for period in range(6):
                 # Both release every period; whoever comes second gets what is stored.
                 for ledger in (one, other) if period % 2 else (other, one):
@@ -231,7 +231,7 @@ class TestMemory:
 
     def test_an_earlier_period_is_estimated_from_those_before_it(self, tmp_path: Any) -> None:
         x = days(5)
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             for period in (0, 1, 4, 2):
                 ledger.release(mechanism(), x[period * W : (period + 1) * W], stream="a", period=period)
             assert ledger._memories.before("a", 3, mechanism(), None).measured == 3
@@ -239,17 +239,17 @@ class TestMemory:
 
     def test_altered_memory_is_refused_and_found(self, tmp_path: Any) -> None:
         url = tmp_path / "ledger.db"
-        with ops.Ledger(url) as ledger:
+        with ops.Ledger(url, create=True) as ledger:
             ledger.release(mechanism(), days(1), stream="a")
             with ledger._database.transaction() as change:
                 change.write("UPDATE optstream_memories SET period = 3", ())
-        with ops.Ledger(url) as ledger:
+        with ops.Ledger(url, create=True) as ledger:
             assert any("remembered of 'a' was altered" in problem for problem in ledger.verify().problems)
             with pytest.raises(ops.LedgerError, match="remembered of 'a' was altered"):
                 ledger.release(mechanism(), days(1), stream="a", period=5)
 
     def test_a_change_of_plan_keeps_it_and_a_change_of_kind_reads_it_again(self, tmp_path: Any) -> None:
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             ledger.release(mechanism(), days(3), stream="a")
             ledger.release(mechanism(sample=ops.BucketSampling(k=2)), days(1), stream="a", period=3)
             assert ledger._memories.before("a", 4, mechanism(), None).measured == 4
@@ -263,7 +263,7 @@ class TestMemory:
         ops.create_key(tmp_path / "key")
         x, values = days(4), []
         for copy in ("one.db", "two.db"):
-            with ops.Ledger(tmp_path / copy, key=tmp_path / "key") as ledger:
+            with ops.Ledger(tmp_path / copy, key=tmp_path / "key", create=True) as ledger:
                 values.append(ledger.release(mechanism(), x, stream="a").values.tolist())
         assert values[0] == values[1]
 
@@ -277,7 +277,7 @@ class TestMemory:
         stream = ops.Stream(made, state=found.state)
         stream.push_many(range(W), days(1))
         assert stream.state["known"]["memory"]["filters"][0]["measured"] == 71
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             ledger.release(made, x, stream="a", state=found.state)
             assert ledger._memories.before("a", 3, made, None).measured == 73
 
@@ -305,7 +305,7 @@ class TestMemory:
 
 def test_a_ledger_gives_revised_history_of_what_it_has_stored(tmp_path: Any) -> None:
     x = days(12)
-    with ops.Ledger(tmp_path / "ledger.db") as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         released = ledger.release(mechanism(Fraction(1, 4)), x, stream="a").values.reshape(-1, W)
         again = ledger.revised(mechanism(Fraction(1, 4)), "a")
         assert list(again) == list(range(12))
@@ -352,7 +352,7 @@ class TestTuningItself:
         known = ops.tune(made.guarantee, flat[: (CHANGES[0] - 2) * W], bounds=(0, 1000)).state
         assert known is not None
         start = known | {"memory": known["memory"] | {"choice": made.choice}}
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             release = ledger.release(made, flat[-5 * W :], stream="a", state=start)
             stored = ledger.releases("a")
             assert ledger.verify().problems == ()

@@ -116,7 +116,7 @@ def on_ledger(method: str, arguments: Arguments, kept: str = "") -> Case:
 
     def call(**given: Any) -> Any:
         if method not in LEDGERS:
-            LEDGERS[method] = ops.Ledger(f"{method}.db")
+            LEDGERS[method] = ops.Ledger(f"{method}.db", create=True)
             LEDGERS[method].release(SIMPLE, np.ones(W), stream="s")
         return getattr(LEDGERS[method], method)(**given)
 
@@ -270,7 +270,7 @@ PUBLIC: dict[str, Case] = {
             "timeout": st.floats(0, 9),
         },
     ),
-    "Ledger.close": Case(lambda: ops.Ledger("closed.db").close()),
+    "Ledger.close": Case(lambda: ops.Ledger("closed.db", create=True).close()),
     "Ledger.release": on_ledger(
         "release",
         {

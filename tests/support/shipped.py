@@ -84,7 +84,7 @@ def _keyed() -> Callable[[Array], Array]:
     def keyed(x: Array) -> Array:
         with tempfile.TemporaryDirectory() as folder:
             ops.create_key(Path(folder) / "key")
-            with ops.Ledger(Path(folder) / "ledger.db", key=ops.read_key(Path(folder) / "key")) as ledger:
+            with ops.Ledger(Path(folder) / "ledger.db", key=ops.read_key(Path(folder) / "key"), create=True) as ledger:
                 released = ledger.release(mechanism, x.ravel(), stream=f"stream {next(streams)}")
         return np.asarray(released.values).reshape(x.shape)
 

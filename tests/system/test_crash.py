@@ -34,7 +34,7 @@ def test_nothing_is_lost_or_released_twice_when_processes_are_killed(ledger_url:
     # No period has left in two forms.
     assert {key: digests for key, digests in given.items() if len(digests) > 1} == {}
 
-    with ops.Ledger(ledger_url) as ledger:
+    with ops.Ledger(ledger_url, create=True) as ledger:
         # No window is over budget, no row is damaged.
         found = ledger.verify()
         assert found.problems == ()

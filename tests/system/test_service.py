@@ -210,7 +210,7 @@ def server(servers: list[Server]) -> Server:
 
 @pytest.fixture(scope="module")
 def book(ledger: str, key: Path) -> Iterator[ops.Ledger]:
-    with ops.Ledger(ledger, key=key) as opened:
+    with ops.Ledger(ledger, key=key, create=True) as opened:
         yield opened
 
 

@@ -16,8 +16,8 @@ import hypothesis.strategies as st
 import numpy as np
 import pandas as pd
 import pytest
+from cost_examples import chosen, cost_of_change, steps, touches
 from hypothesis import HealthCheck, given, settings
-from test_accounting import chosen, cost_of_change, steps, touches
 
 import optstream as ops
 from optstream.privacy.accounting import Cost, TouchCost, held, moved, worst_window
@@ -36,7 +36,7 @@ TREE = ops.Hierarchy.nested({"all": ["n", "s"]})
 @pytest.fixture(params=["state", "ledger"])
 def make(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[..., ops.Stream]]:
     """Return a function that makes a stream, or makes it anew from what is kept of it."""
-    ledger = ops.Ledger(tmp_path / "ledger.db")
+    ledger = ops.Ledger(tmp_path / "ledger.db", create=True)
     last: list[ops.Stream] = []
 
     def made(mechanism: ops.OptStream = LOUD, **rules: Any) -> ops.Stream:
@@ -237,7 +237,7 @@ class TestMissing:
             ),
         ]
         generator = random.Random(1)
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             for number, mechanism in enumerate(mechanisms):
                 stream = ops.Stream(mechanism, ledger=ledger, name=f"{number}", missing="hold")
                 for period in range(30):
@@ -340,7 +340,7 @@ class TestClock:
     def test_a_stream_keeps_its_clock(self, ledger_url: str) -> None:
         """On another clock the same hours could be released again, as another period."""
         origin = datetime(2026, 1, 2, tzinfo=UTC)
-        with ops.Ledger(ledger_url) as ledger:
+        with ops.Ledger(ledger_url, create=True) as ledger:
             ops.Stream(LOUD, ledger=ledger, name="a", step=self.HALF, origin=origin)
             same = origin.astimezone(ZoneInfo("Europe/Paris"))
             ops.Stream(LOUD, ledger=ledger, name="a", step=self.HALF, origin=same)
@@ -404,7 +404,7 @@ class TestLedger:
         def work(seed: int) -> None:
             generator = random.Random(seed)
             try:
-                with ops.Ledger(ledger_url) as ledger:
+                with ops.Ledger(ledger_url, create=True) as ledger:
                     stream = ops.Stream(
                         QUIET, ledger=ledger, name="a", late="stored", duplicate="keep", disorder="accept"
                     )
@@ -423,12 +423,12 @@ class TestLedger:
         assert not errors
         assert sorted(released) == list(range(periods))
         assert all(len(values) == 1 for values in released.values())
-        with ops.Ledger(ledger_url) as ledger:
+        with ops.Ledger(ledger_url, create=True) as ledger:
             assert ledger.verify().problems == ()
             assert ledger.kept("a").values == {}
 
     def test_a_refusal_by_the_ledger_takes_nothing(self, tmp_path: Path) -> None:
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             stream = ops.Stream(QUIET, ledger=ledger, name="a")
             stream.push_many(range(3), [1.0, 2.0, 3.0])
             ledger.set_policy("a", ops.Guarantee(epsilon=Fraction(1, 2), w=W))
@@ -440,7 +440,7 @@ class TestLedger:
             assert not ledger.kept("a").values
 
     def test_a_period_that_was_released_as_a_whole_does_not_block_a_stream(self, tmp_path: Path) -> None:
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             ops.Stream(QUIET, ledger=ledger, name="a").push_many([0, 1], [1.0, 2.0])
             ledger.release(QUIET, np.array([1.0, 2.0, 3.0, 4.0]), stream="a")
             stream = ops.Stream(QUIET, ledger=ledger, name="a")
@@ -453,7 +453,7 @@ class TestLedger:
         def content() -> bytes:
             return b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             stream = ops.Stream(QUIET, ledger=ledger, name="a")
             stream.push_many(range(3), raw[:3])
             assert np.float64(raw[1]).tobytes() in content()
@@ -463,7 +463,7 @@ class TestLedger:
             assert np.float64(value).tobytes() not in content()
 
     def test_a_mechanism_for_another_window_shows_at_once(self, tmp_path: Path) -> None:
-        with ops.Ledger(tmp_path / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             ledger.set_policy("a", ops.Guarantee(epsilon=1, w=8))
             with pytest.raises(ops.ParameterError, match="mechanism has w = 4"):
                 ops.Stream(QUIET, ledger=ledger, name="a")
@@ -486,7 +486,7 @@ class TestLedger:
         missing: Any,
     ) -> None:
         rules: Mapping[str, Any] = {"late": late, "duplicate": duplicate, "disorder": disorder, "missing": missing}
-        with ops.Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db") as ledger:
+        with ops.Ledger(tmp_path_factory.mktemp("ledger") / "ledger.db", create=True) as ledger:
             alone, kept = ops.Stream(LOUD, **rules), ops.Stream(LOUD, ledger=ledger, name="a", **rules)
             for step, value in pushes:
                 outcomes = []

@@ -7,37 +7,11 @@ from fractions import Fraction
 
 import hypothesis.strategies as st
 import pytest
+from cost_examples import chosen, cost_of_change, steps, touches
 from hypothesis import given, settings
 
 import optstream as ops
-from optstream.privacy.accounting import ChosenCosts, Cost, StepCosts, TouchCost, epsilon_of, worst_window
-
-costs = st.fractions(0, 2, max_denominator=12)
-steps = st.builds(StepCosts, st.integers(-5, 5), st.lists(costs, min_size=1, max_size=8).map(tuple))
-touches = st.builds(
-    lambda start, length, cost: TouchCost(start, start + length, cost), st.integers(-5, 5), st.integers(1, 8), costs
-)
-chosen = st.integers(1, 6).flatmap(
-    lambda length: st.builds(
-        lambda start, free, cost: ChosenCosts(start, start + length, free, cost),
-        st.integers(-5, 5),
-        st.integers(0, max(length - 2, 0)),
-        costs,
-    )
-)
-
-
-def cost_of_change(changed: set[int], cost: Cost) -> Fraction:
-    """What a change of exactly these steps costs, by definition and for the worst choice."""
-    if isinstance(cost, StepCosts):
-        return sum((value for step, value in enumerate(cost.costs, cost.start) if step in changed), Fraction(0))
-    inside = changed & set(range(cost.start, cost.stop))
-    if isinstance(cost, TouchCost):
-        return cost.cost if inside else Fraction(0)
-    ends = {cost.start, cost.stop - 1}
-    others = set(range(cost.start, cost.stop)) - ends
-    choices = itertools.combinations(sorted(others), cost.free)
-    return cost.cost * max(len(inside & (ends | set(choice))) for choice in choices)
+from optstream.privacy.accounting import Cost, epsilon_of, worst_window
 
 
 def brute_force(all_costs: list[Cost], w: int) -> Fraction:

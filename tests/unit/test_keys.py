@@ -87,7 +87,7 @@ def test_nothing_shows_the_key(tmp_path: Path) -> None:
     logging.getLogger().addHandler(handler := logging.StreamHandler(log))
     logging.getLogger().warning("%s %r", key, {"key": key})
     logging.getLogger().removeHandler(handler)
-    with ops.Ledger(tmp_path / "ledger.db", key=key) as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", key=key, create=True) as ledger:
         shown = f"{key} {key!r} {ledger!r} {vars(ledger)} {dir(key)} {log.getvalue()}"
     for form in (HEX, repr(secret), str(list(secret))):
         assert form not in shown

@@ -1,6 +1,6 @@
 """The ledger: nothing released twice, nothing overspent, nothing lost."""
 
 from optstream.ledger.book import Ledger
-from optstream.ledger.records import Entry, Remaining, Verification, Window
+from optstream.ledger.records import Entry, Head, Remaining, Verification, Window
 
-__all__ = ["Entry", "Ledger", "Remaining", "Verification", "Window"]
+__all__ = ["Entry", "Head", "Ledger", "Remaining", "Verification", "Window"]

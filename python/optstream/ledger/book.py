@@ -5,24 +5,28 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Self
+from unicodedata import normalize
 
 from optstream.errors import LedgerError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
 from optstream.ledger.charges import Charges
+from optstream.ledger.entries import Draft, Seals
+from optstream.ledger.log import LARGEST, Log, View, policy_draft
 from optstream.ledger.memories import Memories
-from optstream.ledger.protocol import PricedPlan, Protocol
-from optstream.ledger.records import Entry, Remaining, Verification
-from optstream.ledger.review import plan_problems, windows_left
-from optstream.ledger.rows import CHARGED, POLICY, Charge, policy_of, policy_row, stored
-from optstream.ledger.schema import migrate
+from optstream.ledger.plans import Plans, PricedPlan
+from optstream.ledger.protocol import Protocol
+from optstream.ledger.records import Entry, Head, Remaining, Verification
+from optstream.ledger.releases import stored
+from optstream.ledger.review import windows_left
+from optstream.ledger.schema import open_tables
 from optstream.ledger.sqlite import SQLite
-from optstream.mechanism import plan
+from optstream.mechanism.loop import Drawn, Priced, price_next
 from optstream.mechanism.optstream import OptStream
-from optstream.mechanism.state import public_memory
-from optstream.privacy import accounting
+from optstream.mechanism.state import State, public_memory
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -35,16 +39,18 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.observations import Kept
-    from optstream.mechanism.release import Parts
+    from optstream.privacy.accounting import Cost
+    from optstream.privacy.statement import Statement
 
 __all__ = ["Ledger"]
 
-LARGEST = 2**40
-"""Periods are numbered below this, so that steps and costs stay far from the limits of any database."""
 LONGEST = 10**6
 """The most seconds to wait for another process."""
+VERIFIED = 4096
+"""Periods whose releases are looked at together."""
 
 
 class Ledger:
@@ -61,7 +67,9 @@ class Ledger:
         url: The path of an SQLite file, or a ``postgresql://`` URL.
         key: The curator's key or the path of its file. By default what the environment variables ``OPTSTREAM_KEY`` or
             ``OPTSTREAM_KEY_FILE`` say, if anything.
-        create: Whether to make a ledger where there is none.
+        create: Whether to make a ledger where there is none. Without it a missing one is an error: a wrong path would
+            otherwise be a fresh budget.
+        expect: The :attr:`identity` that the ledger must have, if given.
         timeout: Seconds to wait for another process.
 
     Raises:
@@ -72,7 +80,7 @@ class Ledger:
         >>> import numpy as np
         >>> import optstream as ops
         >>> mechanism = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(k=4), bounds=(0, 100))
-        >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/ledger.db") as ledger:
+        >>> with tempfile.TemporaryDirectory() as folder, Ledger(f"{folder}/ledger.db", create=True) as ledger:
         ...     first = ledger.release(mechanism, np.full(4, 50.0), stream="visits", period=0)
         ...     again = ledger.release(mechanism, np.full(4, 50.0), stream="visits", period=0)
         >>> bool((first.values == again.values).all())
@@ -84,16 +92,32 @@ class Ledger:
         url: str | Path,
         *,
         key: CuratorKey | str | Path | None = None,
-        create: bool = True,
+        create: bool = False,
+        expect: str | None = None,
         timeout: float = 30.0,
     ) -> None:
         curator = find_key(key)
         self._database = _open(url, create=create, timeout=timeout)
-        own = CuratorKey(migrate(self._database, create=create))
-        self._charges = Charges(self._database)
-        self._mechanisms: dict[bytes, OptStream] = {}
-        self._memories = Memories(self._database, self._mechanism)
-        self._protocol = Protocol(self._database, self._charges, curator, curator or own)
+        about = open_tables(self._database, create=create)
+        if about.backup is not None:
+            raise LedgerError(
+                f"ledger {self._database.location} is a backup of {about.backup}: `optstream ledger restore` makes a "
+                "ledger of it"
+            )
+        if expect is not None and expect != about.identity:
+            raise LedgerError(
+                f"ledger {self._database.location} has the identity {about.identity}, but {expect!r} is "
+                "expected: it is another ledger"
+            )
+        self._identity = about.identity
+        self._seals = Seals(about.digest_key, curator)
+        self._log = Log(self._database, self._seals)
+        self._plans = Plans(self._database)
+        self._charges = Charges(self._log, self._plans)
+        self._memories = Memories(self._database, self._seals, self._plans.mechanism)
+        self._protocol = Protocol(
+            self._log, self._plans, self._charges, self._memories, curator or CuratorKey(about.digest_key)
+        )
 
     def __enter__(self) -> Self:
         return self
@@ -145,7 +169,11 @@ class Ledger:
         periods = mechanism.read(x)
         known = None if state is None else public_memory(state, mechanism)
         released = self.release_parts(mechanism, periods.units, stream=stream, period=period, held=held, memory=known)
-        return mechanism.assemble([parts for _, parts in released], periods.restore)
+        made = mechanism.assemble(
+            [one.parts for one in released], periods.restore, [one.priced.mechanism for one in released]
+        )
+        epsilon = max(one.priced.epsilon for one in released)
+        return replace(made, statement=_stated(mechanism.statement, epsilon, stream, len(released)))
 
     def release_parts(
         self,
@@ -156,10 +184,9 @@ class Ledger:
         period: int,
         held: Mapping[int, int] | None = None,
         memory: Mapping[str, Any] | None = None,
-        adjust: Callable[[OptStream], OptStream] | None = None,
         finish: Callable[[Transaction], None] | None = None,
-    ) -> list[tuple[OptStream, Parts]]:
-        """Release periods that are integers of the grid; return each with the mechanism that it was released by.
+    ) -> list[Drawn]:
+        """Release periods that are integers of the grid; return each with what released it and its worst window.
 
         Args:
             mechanism: How to release.
@@ -168,25 +195,25 @@ class Ledger:
             period: The number of the first period.
             held: Steps that repeat an earlier one.
             memory: What is known before the first period of the stream.
-            adjust: Gives the mechanism of a period another budget, if need be.
             finish: Part of the transaction that stores the last period.
         """
-        _check_stream(stream)
+        stream = _name(stream)
         _check_period(period, len(units))
-        adjust = adjust or (lambda made: made)
         if mechanism.estimator is None:
-            made = adjust(mechanism)
+            priced = self._next(mechanism, stream, period, held, None)
             parts = self._protocol.release(
-                PricedPlan.of(made, held), units, stream=stream, period=period, finish=finish
+                PricedPlan.of(priced.mechanism, held), units, stream=stream, period=period, finish=finish
             )
-            return [(made, part) for part in parts]
+            price = self._charges.price(stream, period, period + len(units) - 1)
+            priced = replace(priced, epsilon=max(price, priced.mechanism.steady_epsilon))
+            return [Drawn(priced, part) for part in parts]
         released = []
         for number, rows in enumerate(units, period):
             before = self._memories.before(stream, number, mechanism, memory)
-            made = adjust(mechanism.following(before))
+            priced = self._next(mechanism, stream, number, held, before)
             last = number == period + len(units) - 1
             (part,) = self._protocol.release(
-                PricedPlan.of(made, held),
+                PricedPlan.of(priced.mechanism, held),
                 rows[None],
                 stream=stream,
                 period=number,
@@ -194,71 +221,127 @@ class Ledger:
                 memory=before,
             )
             self._memories.give_back(stream, before, number, part)
-            released.append((made, part))
+            price = self._charges.price(stream, number, number)
+            released.append(Drawn(replace(priced, epsilon=max(price, priced.mechanism.steady_epsilon)), part))
         return released
+
+    def _next(
+        self, mechanism: OptStream, stream: str, period: int, held: Mapping[int, int] | None, memory: Memory | None
+    ) -> Priced:
+        """Return the mechanism of a period, with the budget that holes and a plan that changes by itself leave.
+
+        What a user changes is not adjusted: the policy allows it or refuses it.
+        """
+        if not held and not mechanism.retune:
+            return Priced(mechanism, mechanism.costs, mechanism.steady_epsilon)
+        self._protocol.enrol(stream, PricedPlan.of(mechanism))
+        return price_next(mechanism, State(period - 1, self._costs_of(stream, period - 1), memory), period, held)
+
+    def _costs_of(self, stream: str, period: int) -> tuple[Cost, ...]:
+        """Return what a period was charged."""
+        state = self._log.look(stream, period, period).states.get(period) if period >= 0 else None
+        return self._plans.costs(state.plan) if state is not None and state.plan else ()
+
+    @property
+    def identity(self) -> str:
+        """What tells this ledger from every other: 32 hexadecimal digits, drawn when it was made."""
+        return self._identity
 
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams."""
         with self._database.transaction(write=False) as reading:
-            return tuple(name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name"))
+            return tuple(_names(reading))
+
+    def head(self, stream: str) -> Head:
+        """Return the last entry of a stream's log: who has noted it can tell whether a ledger has forgotten it."""
+        stream = _name(stream)
+        with self._database.transaction(write=False) as reading:
+            number, hashed = self._log.head(reading, stream)
+        return Head(self._identity, stream, number, hashed.hex())
 
     def policy(self, stream: str) -> Guarantee:
         """Return what every window of a stream is held to."""
-        with self._database.transaction(write=False) as reading:
-            return self._policy(reading, stream)
+        return self._log.look(_name(stream), -1, -1).policy
 
     def set_policy(self, stream: str, policy: Guarantee) -> None:
         """Hold every window of a stream to another epsilon from now on, or make a stream.
 
         What has been released stays released, so a smaller epsilon may leave windows that are over it; nothing more is
-        released in them. The length of the window and alpha are those with which the stream was made.
+        released in them, also not for periods that are charged already. The length of the window and alpha are those
+        with which the stream was made, and so are the neighbours once anything is charged.
         """
-        _check_stream(stream)
+        stream = _name(stream)
         if not isinstance(policy, Guarantee):
             raise ParameterTypeError(f"policy is of type {type(policy).__name__}, but must be Guarantee")
-        epsilon, w, alpha, neighbours = policy_row(policy)
         with self._database.transaction() as change:
-            self._protocol.add_stream(change, stream, policy)
-            now = self._policy(change, stream)
+            self._log.begin(change, stream, policy)
+
+        def decide(view: View) -> tuple[list[Draft], None]:
+            now = view.policy
             if (now.w, now.alpha) != (policy.w, policy.alpha):
                 raise ParameterError(
-                    f"policy has w = {w} and alpha = {alpha}, but must have w = {now.w} and alpha = {now.alpha}, with "
-                    f"which {stream!r} was made"
+                    f"policy has w = {policy.w} and alpha = {policy.alpha}, but must have w = {now.w} and alpha = "
+                    f"{now.alpha}, with which {stream!r} was made"
                 )
-            change.write(
-                "UPDATE optstream_streams SET epsilon = ?, neighbours = ? WHERE name = ?", (epsilon, neighbours, stream)
-            )
+            if now.neighbours != policy.neighbours and (view.states or view.periods.stop <= LARGEST):
+                raise ParameterError(
+                    f"policy has neighbours = {policy.neighbours!r}, but must have {now.neighbours!r}, for which "
+                    f"periods of {stream!r} are charged"
+                )
+            self._log.check_key(view)
+            return ([] if now == policy else [policy_draft(policy)]), None
+
+        self._charges.change(stream, [-1], decide, fresh=True)
 
     def remaining(self, stream: str) -> Remaining:
         """Return what is left of the budget in every window that some release meets."""
-        with self._database.transaction(write=False) as reading:
-            policy = self._policy(reading, stream)
-            rows = reading.rows(
-                "SELECT period, plan FROM optstream_charges WHERE stream = ? ORDER BY period", (stream,)
-            )
-        costs = {digest: self._charges.costs_of(digest) for digest in {bytes(digest) for _, digest in rows}}
-        windows = windows_left(policy, [(period, costs[bytes(digest)]) for period, digest in rows])
-        return Remaining(policy, tuple(windows))
+        view = self._all(_name(stream))
+        return Remaining(view.policy, tuple(windows_left(view, self._plans)))
+
+    def window_price(self, stream: str, first: int, last: int) -> Fraction:
+        """Return the worst cost of any window that meets the periods from ``first`` to ``last``, by all charges."""
+        stream = _name(stream)
+        _check_period(first, 1)
+        _check_period(last, 1)
+        if last < first:
+            raise ParameterError(f"last is {last}, but must be at least first, which is {first}")
+        return self._plans.prices(self._log.look(stream, first, last), first, last)
+
+    def void(self, stream: str, period: int, why: str) -> None:
+        """Let nothing be released for a period; what it was charged stays charged, and its observations are forgotten.
+
+        Raises:
+            ConflictError: The period is released.
+        """
+        stream = _name(stream)
+        _check_period(period, 1)
+        if not isinstance(why, str) or not why:
+            raise ParameterError("why is empty or no text, but must say why nothing is released")
+        self._charges.make_void(stream, period, why)
 
     def history(self, stream: str) -> tuple[Entry, ...]:
         """Return every charged period of a stream, in order."""
-        with self._database.transaction(write=False) as reading:
-            policy = self._policy(reading, stream)
-            return tuple(self._entries(reading, stream, policy))
+        stream = _name(stream)
+        view = self._all(stream)
+        return tuple(self._entries(view))
 
     def releases(self, stream: str, first: int = 0, last: int = LARGEST) -> list[Any]:
         """Return the stored releases of the periods from ``first`` to ``last``, each as it was released."""
         for name, period in (("first", first), ("last", last)):
             if isinstance(period, bool) or not isinstance(period, int):
                 raise ParameterTypeError(f"{name} is of type {type(period).__name__}, but must be an int")
+        stream = _name(stream)
         first, last = min(max(first, 0), LARGEST), min(max(last, -1), LARGEST)
         with self._database.transaction(write=False) as reading:
-            self._policy(reading, stream)
-            parts = stored(reading, stream, first, last)
-            plans = {charge.period: charge.plan for charge in self._charged(reading, stream, first, last)}
-            mechanisms = {digest: self._mechanism(reading, digest) for digest in {plans[period] for period in parts}}
-        return [mechanisms[plans[period]].assemble_period(part, period) for period, part in parts.items()]
+            view = self._log.view(reading, stream, first, last)
+            parts = stored(reading, self._seals, stream, first, last)
+        releases = []
+        for period, part in parts.items():
+            made = self._plans.mechanism(view.states[period].plan)
+            epsilon = max(self._plans.price(view, period), made.steady_epsilon)
+            releases.append(made.assemble_period(part, period, None, _stated(made.statement, epsilon, stream, 1)))
+        return releases
 
     def stored(self, stream: str, period: int) -> Any:
         """Return the release of a period as it is stored, or None."""
@@ -275,7 +358,7 @@ class Ledger:
             mechanism: A mechanism with an :class:`Estimate`, such as the one that released the periods.
             stream: The name of the stream.
         """
-        _check_stream(stream)
+        stream = _name(stream)
         if not isinstance(mechanism, OptStream):
             raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
         memory = mechanism.remembered()
@@ -302,108 +385,121 @@ class Ledger:
         return lines
 
     def verify(self) -> Verification:
-        """Look at every row: seals, plans, costs, released values, and every window against its policy."""
-        problems = self._database.damage()
+        """Look at every row: hashes, seals, plans, costs, released values, and every window against its policy.
+
+        What is damaged is told, not raised.
+        """
+        problems: list[str] = []
+        unchecked: list[str] = []
         charges = releases = 0
-        with self._database.transaction(write=False) as reading:
-            plans = reading.rows("SELECT digest, description, costs FROM optstream_plans")
-            for digest, description, costs in plans:
-                problems += plan_problems(bytes(digest), description, costs)
-            streams = [name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name")]
-            for stream in streams:
-                rows = self._charged(reading, stream, 0, LARGEST)
-                charges += len(rows)
-                broken = [row.period for row in rows if not row.sealed(stream)]
-                problems += [f"the charge of period {period} of {stream!r} was altered" for period in broken]
-                try:
-                    releases += len(stored(reading, stream, 0, LARGEST))
-                    self._memories.check(reading, stream)
-                except LedgerError as error:
-                    problems.append(str(error))
-        for stream in [] if problems else streams:
-            left = self.remaining(stream)
-            if left.epsilon < 0:
-                over = next(window for window in left.windows if window.epsilon < 0)
-                problems.append(f"the window from step {over.first} of {stream!r} is {-over.epsilon} over its policy")
-        return Verification(len(streams), charges, releases, tuple(problems))
+        streams: list[str] = []
+        try:
+            problems += self._database.damage()
+            with self._database.transaction(write=False) as reading:
+                problems += self._plans.problems(reading)
+                streams = _names(reading)
+                for stream in streams:
+                    view = self._verified(reading, stream, problems)
+                    if view is None:
+                        continue
+                    charges += sum(1 for state in view.states.values() if state.number)
+                    releases += sum(1 for state in view.states.values() if state.release)
+                    if view.key_check and view.key_check != self._seals.check:
+                        unchecked.append(stream)
+        except LedgerError as error:
+            problems.append(str(error))
+        return Verification(len(streams), charges, releases, tuple(problems), tuple(unchecked))
 
     # What a stream keeps of its open period.
 
     def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps") -> None:
-        """Write a stream, its plan and its clock down without charging anything."""
-        _check_stream(stream)
+        """Write a stream, its plan and its clock down without charging anything.
+
+        Raises:
+            ParameterError: The stream has another clock, key, window, alpha or neighbours.
+        """
+        stream = _name(stream)
         self._protocol.enrol(stream, PricedPlan.of(mechanism))
-        with self._database.transaction() as change:
-            observations.set_clock(change, stream, clock)
+
+        def decide(view: View) -> tuple[list[Draft], None]:
+            if view.clock not in {None, clock}:
+                raise ParameterError(f"stream {stream!r} counts {clock}, but was begun with {view.clock}")
+            return ([] if view.clock else [Draft.saying("clock", clock.encode())]), None
+
+        self._charges.change(stream, [-1], decide, fresh=True)
 
     def kept(self, stream: str) -> Kept:
         """Return the open period of a stream."""
+        stream = _name(stream)
         with self._database.transaction(write=False) as reading:
-            return observations.load(reading, stream, self._policy(reading, stream).w)
+            w = self._log.view(reading, stream, -1, -1).policy.w
+            return observations.load(reading, self._seals, stream, w)
 
     def keep(self, stream: str, revision: int, forget: list[int], add: Mapping[int, NDArray[np.float64]]) -> None:
         """Change the open period of a stream, provided that its revision is the given one."""
         with self._database.transaction() as change:
-            observations.keep(change, stream, revision=revision, forget=forget, add=add)
+            self.keeper(stream, revision, forget, add)(change)
 
     def keeper(
         self, stream: str, revision: int, forget: list[int], add: Mapping[int, NDArray[np.float64]]
     ) -> Callable[[Transaction], None]:
         """Return the same as part of a transaction."""
-        return lambda change: observations.keep(change, stream, revision=revision, forget=forget, add=add)
+        stream = _name(stream)
+        return lambda change: observations.keep(change, self._seals, stream, revision=revision, forget=forget, add=add)
 
     # Rows.
 
-    def _policy(self, reading: Transaction, stream: str) -> Guarantee:
-        _check_stream(stream)
-        return policy_of(stream, reading.rows(POLICY, (stream,)))
+    def _all(self, stream: str) -> View:
+        with self._database.transaction(write=False) as reading:
+            return self._log.all(reading, stream)
 
-    def _mechanism(self, reading: Transaction, digest: bytes) -> OptStream:
-        """Return the mechanism of a plan."""
-        if digest not in self._mechanisms:
-            ((text,),) = reading.rows("SELECT description FROM optstream_plans WHERE digest = ?", (digest,))
-            content = json.loads(text)
-            content.pop("held", None)
-            self._mechanisms[digest] = plan.build(content)
-        return self._mechanisms[digest]
+    def _verified(self, reading: Transaction, stream: str, problems: list[str]) -> View | None:
+        """Look at all that a ledger holds of a stream; add what is wrong to the problems."""
+        before = len(problems)
+        try:
+            view = self._log.all(reading, stream, problems.append)
+            for start in range(0, LARGEST, VERIFIED):
+                if not any(period >= start for period in view.states):
+                    break
+                stored(reading, self._seals, stream, start, start + VERIFIED - 1)
+            self._memories.check(reading, stream)
+            problems += observations.problems(reading, self._seals, stream)
+            if len(problems) == before:
+                problems += [
+                    f"the window from step {window.first} of {stream!r} is {-window.epsilon} over its policy"
+                    for window in windows_left(view, self._plans)
+                    if window.epsilon < 0
+                ][:1]
+        except LedgerError as error:
+            problems.append(str(error))
+            return None
+        return view
 
-    def _charged(self, reading: Transaction, stream: str, first: int, last: int) -> list[Charge]:
-        return [Charge.of(row) for row in reading.rows(CHARGED, (stream, first, last))]
-
-    def _entries(self, reading: Transaction, stream: str, policy: Guarantee) -> Iterator[Entry]:
-        epsilon: dict[bytes, Fraction] = {}
-        rows = reading.rows(
-            "SELECT c.period, c.plan, c.charged, c.void, r.released FROM optstream_charges c"
-            " LEFT JOIN optstream_releases r ON r.stream = c.stream AND r.period = c.period"
-            " WHERE c.stream = ? ORDER BY c.period",
-            (stream,),
-        )
-        for period, stored_digest, charged, void, released in rows:
-            digest = bytes(stored_digest)
-            if digest not in epsilon:
-                epsilon[digest] = accounting.worst_window(self._charges.costs_of(digest), policy.w)
+    def _entries(self, view: View) -> Iterator[Entry]:
+        for period in sorted(view.states):
+            state = view.states[period]
+            if not state.number:
+                continue
             yield Entry(
-                stream=stream,
+                stream=view.stream,
                 period=period,
-                plan=digest.hex(),
-                epsilon=epsilon[digest],
-                charged=datetime.fromisoformat(charged),
-                released=None if released is None else datetime.fromisoformat(released),
-                void=void,
+                plan=state.plan.hex(),
+                epsilon=self._plans.worst(state.plan, view.policy),
+                charged=datetime.fromisoformat(state.charged),
+                released=None if state.released is None else datetime.fromisoformat(state.released),
+                void=state.void,
             )
 
     def _exported(self, reading: Transaction) -> Iterator[dict[str, Any]]:
-        for digest, description, statement in reading.rows(
-            "SELECT digest, description, statement FROM optstream_plans ORDER BY digest"
-        ):
+        for made, description in reading.rows("SELECT id, description FROM optstream_plans ORDER BY id"):
             yield {
-                "plan": bytes(digest).hex(),
+                "plan": bytes(made).hex(),
                 "description": json.loads(description),
-                "statement": json.loads(statement),
+                "statement": json.loads(self._plans.mechanism(bytes(made)).statement.to_json()),
             }
-        streams = [name for (name,) in reading.rows("SELECT name FROM optstream_streams ORDER BY name")]
-        for stream in streams:
-            policy = self._policy(reading, stream)
+        for stream in _names(reading):
+            view = self._log.all(reading, stream)
+            policy = view.policy
             yield {
                 "stream": stream,
                 "epsilon": str(policy.epsilon),
@@ -411,8 +507,8 @@ class Ledger:
                 "alpha": policy.alpha,
                 "neighbours": policy.neighbours,
             }
-            for entry in self._entries(reading, stream, policy):
-                parts = stored(reading, stream, entry.period, entry.period).get(entry.period)
+            for entry in self._entries(view):
+                parts = stored(reading, self._seals, stream, entry.period, entry.period).get(entry.period)
                 yield {
                     "stream": stream,
                     "period": entry.period,
@@ -425,6 +521,21 @@ class Ledger:
                     "cells": None if parts is None else parts.cells.tolist(),
                     "knots": None if parts is None else parts.knots.tolist(),
                 }
+
+
+def _stated(statement: Statement, epsilon: Fraction, stream: str, periods: int) -> Statement:
+    """Return what a ledger states of periods: the worst window that meets them, by all that is charged."""
+    count = "this period" if periods == 1 else f"these {periods} periods"
+    scope = f"Holds for {count} of {stream!r}, together with all that the ledger released of it before."
+    return replace(statement, epsilon=epsilon, scope=scope)
+
+
+def _names(reading: Transaction) -> list[str]:
+    # Also streams that nobody has written down but that have entries: nothing may hide by a missing row.
+    rows = reading.rows(
+        "SELECT name FROM optstream_streams UNION SELECT stream FROM optstream_entries WHERE number = 1"
+    )
+    return sorted(name for (name,) in rows)
 
 
 def _open(url: str | Path, *, create: bool, timeout: float) -> Database[Any]:
@@ -443,11 +554,14 @@ def _open(url: str | Path, *, create: bool, timeout: float) -> Database[Any]:
     return Postgres(str(url), timeout=timeout)
 
 
-def _check_stream(stream: str) -> None:
+def _name(stream: str) -> str:
+    """Return the name of a stream in the form in which names that look alike are one."""
     if not isinstance(stream, str):
         raise ParameterTypeError(f"stream is of type {type(stream).__name__}, but must be str")
+    stream = normalize("NFC", stream)
     if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
         raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
+    return stream
 
 
 def _check_held(held: Mapping[int, int] | None, w: int) -> None:

@@ -1,196 +1,207 @@
-"""Charges: written only by who knows all earlier ones.
-
-The charges of a stream are numbered. A process checks a new charge against all charges up to the last number that it
-knows of, and writes it with the next one. Two rows cannot have the same number, so if another process has charged
-anything in the meantime, nothing is written, and the check is made again with what is there now. No window can be
-overspent by a race, and no lock is held while a process thinks.
-"""
+"""Charges: what a period costs is written down before it is drawn, and only if every window stays within its policy."""
 
 from __future__ import annotations
 
-import json
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from optstream.errors import BudgetError, LedgerError, ParameterError
-from optstream.ledger.database import StaleError, pause
-from optstream.ledger.rows import CHARGE, CHARGED, POLICY, RECHARGE, Charge, check_fits, policy_of, policy_row, stored
-from optstream.privacy import accounting
+from optstream.errors import BudgetError, ConflictError, LedgerError, ParameterError
+from optstream.ledger import observations
+from optstream.ledger.database import BehindError, pause
+from optstream.ledger.entries import Draft
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from fractions import Fraction
 
-    from optstream.ledger.database import Database
-    from optstream.mechanism.release import Parts
-    from optstream.privacy.accounting import Cost
+    from optstream.ledger.database import Transaction
+    from optstream.ledger.entries import State
+    from optstream.ledger.log import Log, View
+    from optstream.ledger.plans import Plans, PricedPlan
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["Charges"]
+__all__ = ["Charges", "check_fits", "is_for"]
 
 ATTEMPTS = 500
-"""How often a charge is checked again after others were faster."""
-AHEAD = 1000
-"""Periods beyond the asked ones that are looked at too, so that the next charge needs no look."""
-
-
-class _View(NamedTuple):
-    """What a process knows of a stream: its policy, and all charges up to a number in a range of periods."""
-
-    policy: Guarantee
-    row: tuple[str, str]
-    """What can change of the policy, as it is written."""
-    last: int
-    periods: range
-    charges: Mapping[int, Charge]
-
-    def covers(self, periods: Sequence[int]) -> bool:
-        """Whether nothing else needs to be known to charge periods that are not charged."""
-        inside = periods[0] - 1 in self.periods and periods[-1] + 1 in self.periods
-        return inside and not any(period in self.charges for period in periods)
-
-    def after(self, written: Sequence[Charge]) -> _View:
-        """Return the view with more charges, and without those that the next periods do not meet."""
-        begin = min(charge.period for charge in written) - 1
-        charges = {period: charge for period, charge in self.charges.items() if period >= begin}
-        charges |= {charge.period: charge for charge in written}
-        return self._replace(last=written[-1].number, periods=range(begin, self.periods.stop), charges=charges)
+"""How often a decision is made again after others were faster."""
 
 
 class Charges:
     """The charges of all streams, and what this process knows of them."""
 
-    def __init__(self, database: Database[Any]) -> None:
+    def __init__(self, log: Log, plans: Plans) -> None:
         """Start without knowing any."""
-        self._database = database
-        self._views: dict[str, _View] = {}
-        self._costs: dict[bytes, tuple[Cost, ...]] = {}
-        self._prices: dict[tuple[Any, ...], Fraction] = {}
+        self._log, self._plans = log, plans
+        self._views: dict[str, View] = {}
+        self.twins: dict[bytes, tuple[bytes, ...]] = {}
+        """Plans with the same description as one that this process has enrolled, and other costs; with itself."""
 
     def charge(
-        self, stream: str, made: bytes, digests: Mapping[int, bytes], *, w: int, alpha: float
-    ) -> tuple[dict[int, int], dict[int, Parts]]:
-        """Charge the periods that are not charged yet; return the numbers of the charges, and what is released already.
+        self, stream: str, made: PricedPlan, digests: Mapping[int, bytes], *, final: bool = False
+    ) -> dict[int, State]:
+        """Charge the periods that are not charged yet; return what the log then says of every one.
 
         Raises:
             BudgetError: Some window would cost more than the policy allows.
-            ConflictError: A period was released from other data or with another plan.
+            ConflictError: A period was released from other data or with another plan, or is void.
         """
         periods = list(digests)
+
+        def decide(view: View) -> tuple[list[Draft], Callable[[Transaction], None] | None]:
+            return self.drafts(view, made, digests, final=final), None
+
+        # Not forced: the commit that stores the release forces both, and nothing leaves before. A final charge is for
+        # what leaves in another way.
+        view = self.change(stream, periods, decide, forced=final)
+        return {period: view.states[period] for period in periods}
+
+    def change(
+        self,
+        stream: str,
+        periods: Sequence[int],
+        decide: Callable[[View], tuple[list[Draft], Callable[[Transaction], None] | None]],
+        *,
+        forced: bool = True,
+        fresh: bool = False,
+    ) -> View:
+        """Append what is decided by all that is known, again and again until nobody was faster.
+
+        Args:
+            stream: The name of the stream.
+            periods: The periods that the decision is about.
+            decide: Returns what to append, and what else belongs to the transaction.
+            forced: Whether one entry must be on the disk before this returns.
+            fresh: Whether what this process remembers must not be relied on.
+        """
         for attempt in range(ATTEMPTS):
             view = self._views.pop(stream, None)
-            known = view is not None and view.covers(periods)
+            known = not fresh and view is not None and view.covers(periods)
             if view is None or not known:
-                view = self._look(stream, periods)
+                view = self._log.look(stream, periods[0], periods[-1])
             try:
-                check_fits(stream, view.policy, w, alpha)
-                return self._charge(stream, made, digests, view)
-            except StaleError:
+                drafts, also = decide(view)
+                if drafts:
+                    view = self._log.append(view, drafts, forced=forced, also=also)
+            except BehindError:
                 pause(attempt)
             except (BudgetError, ParameterError):
                 # What was known may be out of date: the policy may allow more by now.
                 if not known:
                     raise
-        raise LedgerError(f"stream {stream!r} is charged by other processes all the time")
-
-    def _look(self, stream: str, periods: Sequence[int]) -> _View:
-        begin, end = periods[0] - 1, periods[-1] + 1 + AHEAD
-        with self._database.transaction(write=False) as reading:
-            policy = policy_of(stream, reading.rows(POLICY, (stream,)))
-            # A transaction that reads sees one moment, so no charge up to the last number can be missing.
-            rows = reading.rows(CHARGED, (stream, begin, end))
-            ((last,),) = reading.rows("SELECT max(number) FROM optstream_charges WHERE stream = ?", (stream,))
-        charges = {row[0]: Charge.read(stream, row) for row in rows}
-        epsilon, _, _, neighbours = policy_row(policy)
-        return _View(policy, (epsilon, neighbours), last or 0, range(begin, end + 1), charges)
-
-    def _charge(
-        self, stream: str, made: bytes, digests: Mapping[int, bytes], view: _View
-    ) -> tuple[dict[int, int], dict[int, Parts]]:
-        now = datetime.now(UTC).isoformat()
-        written: list[Charge] = []
-        for period, digest in digests.items():
-            known = view.charges.get(period)
-            if known is not None:
-                known.check_void(stream)
-            if known is None or (known.plan, known.data) != (made, digest):
-                written.append(Charge(period, view.last + len(written) + 1, made, digest, now, None))
-        after = view
-        if written:
-            after = view.after(written)
-            for charge in written:
-                if charge.period in view.charges:
-                    view.charges[charge.period].check_unreleased(stream, made)
-                self._check_windows(stream, after, charge.period)
-            self._write(stream, view, written)
-            self._views[stream] = after
-        numbers = {period: after.charges[period].number for period in digests}
-        released = [period for period in digests if period in view.charges and view.charges[period].released]
-        if not released:
-            return numbers, {}
-        with self._database.transaction(write=False) as reading:
-            found = stored(reading, stream, released[0], released[-1])
-        return numbers, {period: found[period] for period in released}
-
-    def _write(self, stream: str, view: _View, written: Sequence[Charge]) -> None:
-        """Write charges, or raise StaleError if the view is out of date."""
-        new = [(*charge.row(stream), stream, *view.row) for charge in written if charge.period not in view.charges]
-        if len(new) == len(written) == 1:
-            # Not forced: the commit that stores the release forces both, and nothing leaves before.
-            if self._database.write_alone(CHARGE, new[0], forced=False) != 1:
-                raise StaleError(f"stream {stream!r} was charged by another process")
-            return
-        with self._database.transaction() as change:
-            done = change.write(CHARGE, *new) if new else 0
-            for charge in written:
-                if charge.period in view.charges:
-                    old = view.charges[charge.period].number
-                    done += change.write(RECHARGE, (*charge.row(stream)[2:], stream, old))
-            if done != len(written):
-                raise StaleError(f"stream {stream!r} was charged by another process")
-
-    def make_void(self, stream: str, period: int, number: int, why: str) -> None:
-        """Keep a charge and let nothing be released for it, unless something was."""
-        for attempt in range(ATTEMPTS):
-            view = self._look(stream, [period])
-            charge = view.charges[period]
-            if charge.number != number or charge.released:
-                return
-            row = charge._replace(number=view.last + 1, void=why).row(stream)
-            try:
-                self._database.write_alone(RECHARGE, (*row[2:], stream, number))
-            except StaleError:
-                pause(attempt)
             else:
-                return
+                self._views[stream] = view.pruned(periods[-1] - 1)
+                return view
+        raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
 
-    def _check_windows(self, stream: str, view: _View, period: int) -> None:
-        """Raise unless every window that meets a period is within the policy."""
-        policy = view.policy
-        reach = (0,) if policy.neighbours == "aligned" else (-1, 0, 1)
-        plans = tuple(view.charges[period + by].plan if period + by in view.charges else None for by in reach)
-        case = (policy.w, plans)
-        if case not in self._prices:
-            around = [
-                accounting.moved(cost, by * policy.w)
-                for by, digest in zip(reach, plans, strict=True)
-                if digest is not None
-                for cost in self.costs_of(digest)
-            ]
-            # Windows that meet the period start from w - 1 steps before its first step to its last.
-            first, windows = accounting.window_costs(around, policy.w)
-            self._prices[case] = max(windows[max(1 - policy.w - first, 0) : policy.w - first])
-        price = self._prices[case]
-        if price > policy.epsilon:
-            raise BudgetError(
-                f"releasing period {period} of {stream!r} would make a window cost {price}, but its policy allows "
-                f"{policy.epsilon}; nothing was charged"
-            )
+    def known(self, stream: str, periods: Sequence[int]) -> View:
+        """Return what is known of charged periods, which need not be all that there is."""
+        view = self._views.pop(stream, None)
+        if view is not None and all(period in view.states and period + 1 in view.periods for period in periods):
+            return view
+        return self._log.look(stream, periods[0], periods[-1])
 
-    def costs_of(self, made: bytes) -> tuple[Cost, ...]:
-        """Return what a period of a plan costs."""
-        if made not in self._costs:
-            with self._database.transaction(write=False) as reading:
-                ((text,),) = reading.rows("SELECT costs FROM optstream_plans WHERE digest = ?", (made,))
-            self._costs[made] = accounting.from_data(json.loads(text))
-        return self._costs[made]
+    def price(self, stream: str, first: int, last: int) -> Fraction:
+        """Return the worst window that meets charged periods."""
+        view = self._views.get(stream)
+        if view is None or not all(period in view.periods for period in (first - 1, last + 1)):
+            view = self._log.look(stream, first, last)
+        return self._plans.prices(view, first, last)
+
+    def remember(self, view: View, last: int) -> None:
+        """Keep what is known after a period."""
+        self._views[view.stream] = view.pruned(last - 1)
+
+    def drafts(self, view: View, made: PricedPlan, digests: Mapping[int, bytes], *, final: bool) -> list[Draft]:
+        """Return what to append so that periods are charged for some data, after a look at every window."""
+        check_fits(view, made.mechanism.guarantee)
+        kind = "final" if final else "charge"
+        unmet = [twin for twin in self.twins.get(made.id, ()) if twin not in view.larger]
+        drafts = [Draft.saying("plan", b"", plan=twin) for twin in unmet]
+        view = replace(view, larger=view.larger.union(unmet))
+        charged: dict[int, bytes] = {}
+        for period, digest in digests.items():
+            state = view.states.get(period)
+            if state is not None:
+                state.check_void(view.stream)
+                same_plan = state.plan == made.id or self._plans.digest(state.plan) == made.digest
+                if state.release and same_plan and state.data == digest:
+                    continue
+                charged[period] = made.id
+                if (state.plan, state.data) == (made.id, digest) and (state.final or not final):
+                    # Taken up as it is, if the policy still allows it.
+                    continue
+                if (state.plan, state.data) != (made.id, digest):
+                    state.check_replaceable(view.stream, same_plan=same_plan)
+            charged[period] = made.id
+            drafts.append(Draft(kind, period, 0 if state is None else state.number, made.id, digest))
+        self.check_windows(view, charged)
+        return drafts
+
+    def check_windows(self, view: View, charged: Mapping[int, bytes]) -> None:
+        """Raise unless every window that meets some periods is within the policy."""
+        for period in charged:
+            price = self._plans.price(view, period, charged)
+            if price > view.policy.epsilon:
+                raise BudgetError(
+                    f"releasing period {period} of {view.stream!r} would make a window cost {price}, but its policy "
+                    f"allows {view.policy.epsilon}; nothing was released"
+                )
+
+    def make_void(self, stream: str, period: int, why: str) -> None:
+        """Let nothing be released for a period; what it was charged stays charged.
+
+        Raises:
+            ConflictError: It is released.
+        """
+
+        def decide(view: View) -> tuple[list[Draft], Callable[[Transaction], None] | None]:
+            state = view.states.get(period)
+            if state is not None and state.release:
+                raise ConflictError(f"period {period} of {stream!r} is released, and cannot become void")
+            if state is not None and state.void is not None:
+                return [], None
+            charge = 0 if state is None else state.number
+            draft = Draft.saying("void", why.encode(), period=period, charge=charge)
+            return [draft], observations.forgetter(stream, period, view.policy.w)
+
+        self.change(stream, [period], decide, fresh=True)
+
+    def settle(self, stream: str, state: State, why: str | None) -> State | None:
+        """See to it that a draw that has failed is not drawn again; return what is true of its period then.
+
+        Without a key the period becomes void, for the reason given. With one, for which no reason is given, the charge
+        becomes final: the same data gives the same draw, and other data is refused. If the charge was replaced or its
+        period released in the meantime, nothing is written.
+        """
+
+        def decide(view: View) -> tuple[list[Draft], Callable[[Transaction], None] | None]:
+            now = view.states.get(state.period)
+            if now is None or not is_for(now, state) or now.release or now.void is not None:
+                return [], None
+            if why is not None:
+                draft = Draft.saying("void", why.encode(), period=now.period, charge=now.number)
+                return [draft], observations.forgetter(stream, now.period, view.policy.w)
+            final = Draft("final", now.period, now.number, now.plan, now.data)
+            return [] if now.final else [final], None
+
+        return self.change(stream, [state.period], decide, fresh=True).states.get(state.period)
+
+
+def is_for(state: State, other: State) -> bool:
+    """Whether two charges of a period are for the same plan and data."""
+    return (state.plan, state.data) == (other.plan, other.data)
+
+
+def check_fits(view: View, guarantee: Guarantee) -> None:
+    """Raise if a mechanism is not for the windows, the alpha and the neighbours of a policy."""
+    policy = view.policy
+    if (policy.w, policy.alpha) != (guarantee.w, guarantee.alpha):
+        raise ParameterError(
+            f"mechanism has w = {guarantee.w} and alpha = {guarantee.alpha:g}, but the policy of {view.stream!r} has "
+            f"w = {policy.w} and alpha = {policy.alpha:g}"
+        )
+    if policy.neighbours != guarantee.neighbours:
+        raise ParameterError(
+            f"mechanism has neighbours = {guarantee.neighbours!r}, but the policy of {view.stream!r} has "
+            f"{policy.neighbours!r}"
+        )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
 
-__all__ = ["Database", "ReplacedError", "StaleError", "Transaction", "pause"]
+__all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause"]
 
 Connection = TypeVar("Connection")
 
@@ -24,8 +24,8 @@ class StaleError(LedgerError):
     """Another process has written what this one was about to write; what it knows is out of date."""
 
 
-class ReplacedError(StaleError):
-    """What a row refers to is not there any more."""
+class BehindError(StaleError):
+    """Another process has appended to the log of a stream since this one has looked; nothing was written."""
 
 
 def pause(attempt: int) -> None:
@@ -55,7 +55,7 @@ class Database(ABC, Generic[Connection]):
     errors: tuple[type[Exception], ...]
     """What the driver raises."""
     duplicates: type[Exception]
-    """What the driver raises if a row with the same key is there, or one that is referred to is not."""
+    """What the driver raises if a row with the same key is there."""
 
     def __init__(self) -> None:
         """Start with no connection."""
@@ -85,10 +85,6 @@ class Database(ABC, Generic[Connection]):
         """Return what carries out every statement as a transaction of its own."""
 
     @abstractmethod
-    def _is_reference(self, error: Exception) -> bool:
-        """Whether a row could not be written because of a reference between rows."""
-
-    @abstractmethod
     def _explain(self, error: Exception) -> str:
         """Return what went wrong in words that help."""
 
@@ -109,7 +105,7 @@ class Database(ABC, Generic[Connection]):
         """Carry out statements together or not at all, and durably. One that only reads sees one moment.
 
         Raises:
-            StaleError: A row with the same key is there; nothing was written.
+            BehindError: A row with the same key is there; nothing was written.
             LedgerError: The database failed; nothing was written.
         """
         connection = self._borrow(forced=True)
@@ -145,9 +141,7 @@ class Database(ABC, Generic[Connection]):
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
         if isinstance(error, self.errors):
-            kind: type[LedgerError] = LedgerError
-            if isinstance(error, self.duplicates):
-                kind = ReplacedError if self._is_reference(error) else StaleError
+            kind = BehindError if isinstance(error, self.duplicates) else LedgerError
             raise kind(f"ledger {self.location}: {self._explain(error)}") from error
 
     def close(self) -> None:

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.errors import LedgerError, ParameterError
-from optstream.ledger.rows import CHARGED, Charge, seal, stored
+from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
     from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
+    from optstream.ledger.entries import Seals
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.release import Parts
 
@@ -30,15 +31,16 @@ KEEP = (
     " SET period = excluded.period, state = excluded.state, seal = excluded.seal"
     " WHERE optstream_memories.period < excluded.period"
 )
+PLANS = "SELECT period, plan FROM optstream_entries WHERE stream = ? AND period BETWEEN ? AND ? AND kind = 'release'"
 KEPT = "SELECT period, state, seal FROM optstream_memories WHERE stream = ?"
 
 
 class Memories:
     """What this process knows of what streams remember."""
 
-    def __init__(self, database: Database[Any], mechanism_of: Callable[[Transaction, bytes], OptStream]) -> None:
-        """Take the database, and what makes the mechanism of a plan's digest."""
-        self._database, self._mechanism_of = database, mechanism_of
+    def __init__(self, database: Database[Any], seals: Seals, mechanism_of: Callable[[bytes], OptStream]) -> None:
+        """Take the database, what seals, and what makes the mechanism of a plan."""
+        self._database, self._seals, self._mechanism_of = database, seals, mechanism_of
         self._known: dict[str, Memory] = {}
 
     def before(self, stream: str, period: int, mechanism: OptStream, start: Mapping[str, Any] | None) -> Memory:
@@ -66,24 +68,25 @@ class Memories:
         if memory.last == period and len(mine) == len(measured) and np.array_equal(mine, measured):
             self._known[stream] = memory
 
-    @staticmethod
-    def keep(change: Transaction, stream: str, memory: Memory) -> None:
+    def keep(self, change: Transaction, stream: str, memory: Memory) -> None:
         """Write down what is remembered at the end of a period, as part of a transaction."""
         state = json.dumps(memory.state()).encode()
-        change.write(KEEP, (stream, memory.last, state, seal(stream, memory.last, state)))
+        change.write(KEEP, (stream, memory.last, state, self._seal(stream, memory.last, state)))
 
-    @staticmethod
-    def check(reading: Transaction, stream: str) -> tuple[int, bytes] | None:
+    def check(self, reading: Transaction, stream: str) -> tuple[int, bytes] | None:
         """Return the last period that is kept of a stream, and the state after it.
 
         Raises:
             LedgerError: It is not what was written.
         """
         for last, state, sealed in reading.rows(KEPT, (stream,)):
-            if bytes(sealed) != seal(stream, last, bytes(state)):
+            if bytes(sealed) != self._seal(stream, last, bytes(state)):
                 raise LedgerError(f"what is remembered of {stream!r} was altered")
             return last, bytes(state)
         return None
+
+    def _seal(self, stream: str, last: int | None, state: bytes) -> bytes:
+        return self._seals.code(b"memory", stream.encode(), str(last).encode(), state)
 
     def _kept(self, stream: str, period: int, fresh: Memory) -> Memory:
         with self._database.transaction(write=False) as reading:
@@ -100,11 +103,9 @@ class Memories:
         """Remember one by one the stored periods before one that are missing, but for those that were not estimated."""
         first = 0 if memory.last is None else max(memory.last + 1, 0)
         with self._database.transaction(write=False) as reading:
-            parts = stored(reading, stream, first, period - 1)
-            charges = [Charge.of(row) for row in reading.rows(CHARGED, (stream, first, period - 1))]
-            made = {
-                charge.period: self._mechanism_of(reading, charge.plan) for charge in charges if charge.period in parts
-            }
+            parts = stored(reading, self._seals, stream, first, period - 1)
+            plans = {number: bytes(made) for number, made in reading.rows(PLANS, (stream, first, period - 1))}
+        made = {number: self._mechanism_of(plans[number]) for number in parts}
         for number, part in parts.items():
             if part.measured.size and len(part.measured) == len(memory.filters):
                 made[number].finish(part, number, memory)

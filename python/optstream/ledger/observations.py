@@ -6,23 +6,29 @@ These are raw values: the ledger that holds them is as secret as the data. They 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.errors import ParameterError
+from optstream.errors import LedgerError
 from optstream.ledger.database import StaleError
-from optstream.ledger.rows import stored
+from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from optstream.ledger.database import Transaction
+    from optstream.ledger.entries import Seals
     from optstream.mechanism.release import Parts
 
-__all__ = ["Kept", "keep", "load", "set_clock"]
+__all__ = ["Kept", "forgetter", "keep", "load", "problems"]
+
+CLOSED = (
+    "SELECT period FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'void') ORDER BY period DESC LIMIT 1"
+)
+RELEASED = "SELECT period FROM optstream_entries WHERE stream = ? AND kind = 'release' ORDER BY period DESC LIMIT 1"
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,41 +38,37 @@ class Kept:
     revision: int
     """Grows with every change."""
     released: int | None
-    """The last period that is released."""
+    """The last period that is released or void."""
     published: Parts | None
-    """What was released of it."""
+    """What was released of the last period that is released."""
     values: Mapping[int, NDArray[np.float64]]
     """The observation of each step, one number for every leaf."""
 
 
-def set_clock(change: Transaction, stream: str, clock: str) -> None:
-    """Write down which time a step is, once.
-
-    Raises:
-        ParameterError: The stream has another clock.
-    """
-    change.write("UPDATE optstream_streams SET clock = ? WHERE name = ? AND clock IS NULL", (clock, stream))
-    ((found,),) = change.rows("SELECT clock FROM optstream_streams WHERE name = ?", (stream,))
-    if found != clock:
-        raise ParameterError(f"stream {stream!r} counts {clock}, but was begun with {found}")
-
-
-def load(reading: Transaction, stream: str, w: int) -> Kept:
+def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     """Return what is kept of a stream; nothing if the ledger does not know it."""
     revisions = reading.rows("SELECT revision FROM optstream_streams WHERE name = ?", (stream,))
-    ((released,),) = reading.rows("SELECT max(period) FROM optstream_releases WHERE stream = ?", (stream,))
+    closed = reading.rows(CLOSED, (stream,))
+    released = closed[0][0] if closed else None
     # Periods may also have been released as a whole, in which case what is kept of them is of no use any more.
     rows = reading.rows(
-        "SELECT step, value FROM optstream_observations WHERE stream = ? AND step >= ? ORDER BY step",
+        "SELECT step, value, seal FROM optstream_observations WHERE stream = ? AND step >= ? ORDER BY step",
         (stream, 0 if released is None else (released + 1) * w),
     )
-    values = {step: np.frombuffer(bytes(value), "<f8").astype(np.float64) for step, value in rows}
-    last = {} if released is None else stored(reading, stream, released, released)
-    return Kept(revisions[0][0] if revisions else 0, released, last.get(released), values)
+    values = {}
+    for step, value, seal in rows:
+        if bytes(seal) != _seal(seals, stream, step, bytes(value)):
+            raise LedgerError(f"the observation of step {step} of {stream!r} was altered")
+        values[step] = np.frombuffer(bytes(value), "<f8").astype(np.float64)
+    published = None
+    for (period,) in reading.rows(RELEASED, (stream,)):
+        published = stored(reading, seals, stream, period, period)[period]
+    return Kept(revisions[0][0] if revisions else 0, released, published, values)
 
 
 def keep(
     change: Transaction,
+    seals: Seals,
     stream: str,
     *,
     revision: int,
@@ -89,7 +91,37 @@ def keep(
         )
     if add:
         change.write(
-            "INSERT INTO optstream_observations VALUES (?, ?, ?)"
-            " ON CONFLICT (stream, step) DO UPDATE SET value = excluded.value",
-            *((stream, step, value.astype("<f8").tobytes()) for step, value in add.items()),
+            "INSERT INTO optstream_observations VALUES (?, ?, ?, ?)"
+            " ON CONFLICT (stream, step) DO UPDATE SET value = excluded.value, seal = excluded.seal",
+            *_rows(seals, stream, add),
         )
+
+
+def forgetter(stream: str, period: int, w: int) -> Callable[[Transaction], None]:
+    """Return what forgets the observations of a period, as part of a transaction; other processes then look again."""
+
+    def forget(change: Transaction) -> None:
+        change.write("UPDATE optstream_streams SET revision = revision + 1 WHERE name = ?", (stream,))
+        change.write(
+            "DELETE FROM optstream_observations WHERE stream = ? AND step BETWEEN ? AND ?",
+            (stream, period * w, period * w + w - 1),
+        )
+
+    return forget
+
+
+def problems(reading: Transaction, seals: Seals, stream: str) -> list[str]:
+    """Return which observations of a stream are not as they were written."""
+    rows = reading.rows("SELECT step, value, seal FROM optstream_observations WHERE stream = ?", (stream,))
+    altered = [step for step, value, seal in rows if bytes(seal) != _seal(seals, stream, step, bytes(value))]
+    return [f"the observation of step {step} of {stream!r} was altered" for step in altered]
+
+
+def _rows(seals: Seals, stream: str, add: Mapping[int, NDArray[np.float64]]) -> Iterator[tuple[Any, ...]]:
+    for step, value in add.items():
+        content = value.astype("<f8").tobytes()
+        yield stream, step, content, _seal(seals, stream, step, content)
+
+
+def _seal(seals: Seals, stream: str, step: int, content: bytes) -> bytes:
+    return seals.code(b"observation", stream.encode(), str(step).encode(), content)

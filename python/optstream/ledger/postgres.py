@@ -29,7 +29,7 @@ class Postgres(Database["Connection"]):
     """Tables whose names start with ``optstream_`` in a database that others may use too."""
 
     blob, clustered = "BYTEA", ""
-    errors, duplicates = (psycopg.Error,), psycopg.IntegrityError
+    errors, duplicates = (psycopg.Error,), psycopg.errors.UniqueViolation
 
     def __init__(self, url: str, *, timeout: float) -> None:
         """Connect when it is needed."""
@@ -76,9 +76,6 @@ class Postgres(Database["Connection"]):
 
     def _alone(self, connection: Connection) -> Transaction:
         return _Statements(connection)
-
-    def _is_reference(self, error: Exception) -> bool:
-        return isinstance(error, psycopg.errors.ForeignKeyViolation)
 
     def _explain(self, error: Exception) -> str:
         # The primary message alone: others may quote rows.

@@ -1,8 +1,8 @@
 """The protocol of the ledger: charge, draw, store, return.
 
-1. One transaction checks every window that the period meets against the stream's policy and writes the charge.
+1. An entry charges the period, after every window that it meets was checked against the stream's policy.
 2. Noise is drawn and the post-processing solved.
-3. One transaction stores the released values.
+3. An entry stores the released values, after the same check by what is true then.
 4. They are returned.
 
 Asking again for a stored period returns what is stored. After a crash between 1 and 3 nothing has left, so 2 is done
@@ -11,69 +11,47 @@ again without a second charge. Of two processes that race for a period one store
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 from tqdm.auto import tqdm
 
-from optstream.errors import ConflictError, ParameterError, SolverError
-from optstream.ledger.database import ReplacedError
-from optstream.ledger.memories import Memories
-from optstream.ledger.rows import POLICY, STORE, STORED, check_fits, policy_of, policy_row, seal, stored
-from optstream.mechanism import plan
-from optstream.privacy import accounting
+from optstream.errors import ConflictError, EntropyError, LedgerError
+from optstream.ledger.charges import check_fits, is_for
+from optstream.ledger.database import BehindError, pause
+from optstream.ledger.entries import Draft
+from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    import numpy as np
     from numpy.typing import NDArray
 
     from optstream.estimate.memory import Memory
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
-    from optstream.ledger.database import Database, Transaction
-    from optstream.mechanism.optstream import OptStream
+    from optstream.ledger.database import Transaction
+    from optstream.ledger.entries import State
+    from optstream.ledger.log import Log, View
+    from optstream.ledger.memories import Memories
+    from optstream.ledger.plans import Plans, PricedPlan
     from optstream.mechanism.release import Parts
-    from optstream.privacy.accounting import Cost
-    from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["PricedPlan", "Protocol"]
+__all__ = ["Protocol"]
 
 BATCH = 256
 """Periods that are drawn between two transactions that store them."""
-
-
-@dataclass(frozen=True)
-class PricedPlan:
-    """A mechanism and what a period of it costs, as the ledger writes it down."""
-
-    mechanism: OptStream
-    description: str
-    digest: bytes
-    costs: tuple[Cost, ...]
-
-    @classmethod
-    def of(cls, mechanism: OptStream, held: Mapping[int, int] | None = None) -> PricedPlan:
-        """Return the plan of a mechanism in whose periods some steps repeat an earlier one, or none."""
-        if not held:
-            return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs)
-        steps = {str(step): source for step, source in sorted(held.items())}
-        description = plan.canonical({**json.loads(mechanism.description), "held": steps})
-        return cls(mechanism, description, plan.digest(description), tuple(accounting.held(mechanism.costs, held)))
+ATTEMPTS = 500
+"""How often a store is tried again after others were faster."""
 
 
 class Protocol:
     """The steps of a release on one database."""
 
-    def __init__(
-        self, database: Database[Any], charges: Charges, curator: CuratorKey | None, digester: CuratorKey
-    ) -> None:
-        """Take the database, its charges, the curator's key if there is one, and the key for digests of the data."""
-        self._database, self._charges = database, charges
-        self._curator, self._digester = curator, digester
+    def __init__(self, log: Log, plans: Plans, charges: Charges, memories: Memories, digester: CuratorKey) -> None:
+        """Take the log, the plans, the charges, what is remembered, and the key for digests of the data."""
+        self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
+        self._database, self._curator, self._digester = log.database, log.seals.curator, digester
         self._enrolled: set[tuple[str, bytes]] = set()
 
     def release(
@@ -92,126 +70,191 @@ class Protocol:
         """
         self.enrol(stream, made)
         numbers = range(period, period + len(units))
-        digests = {
-            number: self._digester.digest([stream.encode(), _number(number)], rows)
-            for number, rows in zip(numbers, units, strict=True)
-        }
-        guarantee = made.mechanism.guarantee
-        charged, parts = self._charges.charge(stream, made.digest, digests, w=guarantee.w, alpha=guarantee.alpha)
+        digests = self.digests(stream, period, units)
+        states = self._charges.charge(stream, made, digests)
+        parts = self._stored(stream, [number for number in numbers if states[number].release])
         waiting = [number for number in numbers if number not in parts]
         for batch in _batches(waiting):
-            drawn = {
-                number: self._draw((stream, number, charged[number]), made, units[number - period], digests[number])
-                for number in batch
-            }
-            if memory is not None:
-                drawn = {number: made.mechanism.finish(part, number, memory) for number, part in drawn.items()}
-            parts |= self._store(stream, drawn, charged, finish if batch[-1] == waiting[-1] else None, memory)
+            data = {number: units[number - period] for number in batch}
+            last = finish if batch[-1] == waiting[-1] else None
+            parts |= self._carry_out(made, stream, states, data, finish=last, memory=memory)
         if finish is not None and not waiting:
             with self._database.transaction() as change:
                 finish(change)
         return [parts[number] for number in numbers]
 
+    def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> dict[int, bytes]:
+        """Return the keyed digest of the data of every period."""
+        return {
+            number: self._digester.digest([stream.encode(), _number(number)], rows)
+            for number, rows in enumerate(units, period)
+        }
+
     def enrol(self, stream: str, made: PricedPlan) -> None:
         """Write the plan and the stream down, once.
 
         Raises:
-            ParameterError: The stream was begun with another key, or for windows of another length or another alpha.
+            ParameterError: The stream was begun with another key, or for other windows, neighbours or another alpha.
         """
-        if (stream, made.digest) in self._enrolled:
+        if (stream, made.id) in self._enrolled:
             return
-        guarantee = made.mechanism.guarantee
-        costs = json.dumps(accounting.to_data(made.costs))
         with self._database.transaction() as change:
-            change.write(
-                "INSERT INTO optstream_plans VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
-                (made.digest, made.description, made.mechanism.statement.to_json(), costs),
-            )
-            self.add_stream(change, stream, guarantee)
-            check_fits(stream, policy_of(stream, change.rows(POLICY, (stream,))), guarantee.w, guarantee.alpha)
-            ((found,),) = change.rows("SELECT key_check FROM optstream_streams WHERE name = ?", (stream,))
-        begun, mine = None if found is None else bytes(found), self._key_check()
-        if begun != mine:
-            given = {True: "with a key", False: "without a key"}
-            raise ParameterError(
-                f"stream {stream!r} was begun {given[begun is not None]}, but now comes "
-                + (given[mine is not None] if begun is None or mine is None else "with another key")
-            )
-        self._enrolled.add((stream, made.digest))
+            twins = self._plans.write(change, made)
+            self._log.begin(change, stream, made.mechanism.guarantee)
+        if twins:
+            self._charges.twins[made.id] = twins
+        view = self._log.look(stream, -1, -1)
+        self._log.check_key(view)
+        check_fits(view, made.mechanism.guarantee)
+        self._enrolled.add((stream, made.id))
 
-    def add_stream(self, change: Transaction, stream: str, policy: Guarantee) -> None:
-        """Write a stream down unless it is there."""
-        change.write(
-            "INSERT INTO optstream_streams (name, epsilon, w, alpha, neighbours, key_check) VALUES (?, ?, ?, ?, ?, ?)"
-            " ON CONFLICT DO NOTHING",
-            (stream, *policy_row(policy), self._key_check()),
-        )
-
-    def _key_check(self) -> bytes | None:
-        """What tells whether a key is the one that a stream was begun with."""
-        return self._curator and self._curator.digest([b"key check"], np.empty((0, 0), dtype=np.int64))
-
-    def _draw(self, charge: tuple[str, int, int], made: PricedPlan, units: NDArray[np.int64], digest: bytes) -> Parts:
-        """Draw the release of a charge, which is the stream, the period and its own number."""
-        stream, number, _ = charge
-        if self._curator:
-            # A retry draws the same noise, so a failure repeats itself and tells nothing more.
-            context = [stream.encode(), _number(number), made.digest, digest]
-            return made.mechanism.draw(units, (self._curator, context))
+    def _carry_out(
+        self,
+        made: PricedPlan,
+        stream: str,
+        states: Mapping[int, State],
+        data: Mapping[int, NDArray[np.int64]],
+        *,
+        finish: Callable[[Transaction], None] | None,
+        memory: Memory | None,
+    ) -> dict[int, Parts]:
+        """Draw and store periods that are charged."""
+        drawn: dict[int, Parts] = {}
+        current = min(data)
         try:
-            return made.mechanism.draw(units)
-        except SolverError as error:
-            # After a draw that failed by its noise, another would be a second look at the data.
-            self._charges.make_void(*charge, f"not solved: {error}")
+            for current, rows in data.items():
+                drawn[current] = self.draw(made, stream, states[current], rows)
+                if memory is not None:
+                    drawn[current] = made.mechanism.finish(drawn[current], current, memory)
+        except EntropyError:
+            # Nothing was drawn.
             raise
+        except BaseException as error:
+            # That a draw has failed is told, so what was drawn before it must count too: it is stored as it is.
+            drawn.pop(current, None)
+            if drawn:
+                self._store(stream, states, drawn, None, None)
+            theirs = self._failed(stream, states[current], error)
+            if theirs is None:
+                raise
+            rest = {number: rows for number, rows in data.items() if number > current}
+            done = self._stored(stream, list(drawn)) | {current: theirs}
+            return done | (self._carry_out(made, stream, states, rest, finish=finish, memory=memory) if rest else {})
+        try:
+            return self._store(stream, states, drawn, finish, memory)
+        except LedgerError:
+            # That the ledger refuses or fails does not depend on what was drawn.
+            raise
+        except BaseException as error:
+            for number in drawn:
+                self._failed(stream, states[number], error)
+            raise
+
+    def draw(self, made: PricedPlan, stream: str, state: State, units: NDArray[np.int64]) -> Parts:
+        """Draw the release of a charged period."""
+        if self._curator is None:
+            return made.mechanism.draw(units)
+        context = [stream.encode(), _number(state.period), made.id, state.data]
+        return made.mechanism.draw(units, (self._curator, context))
+
+    def _failed(self, stream: str, state: State, error: BaseException) -> Parts | None:
+        """See to it that nothing is drawn again for a charge; return what another process has released for it, if so.
+
+        After a draw that failed by its noise, another would be a second look at the data.
+
+        Raises:
+            ConflictError: The charge was replaced in the meantime, so that this draw does not matter to anybody.
+        """
+        why = None if self._curator is not None else f"{_reason(error)}: {error}"
+        try:
+            now = self._charges.settle(stream, state, why)
+        except LedgerError as failure:
+            # What failed first stays untold: it would say something about a draw that may be made again.
+            raise LedgerError(str(failure)) from None
+        if now is None or not is_for(now, state):
+            raise _replaced(stream, [state.period]) from None
+        if now.release and isinstance(error, Exception):
+            return self._stored(stream, [state.period])[state.period]
+        return None
+
+    def _stored(self, stream: str, numbers: Sequence[int]) -> dict[int, Parts]:
+        """Return periods that are released."""
+        if not numbers:
+            return {}
+        with self._database.transaction(write=False) as reading:
+            found = stored(reading, self._log.seals, stream, min(numbers), max(numbers))
+        return {number: found[number] for number in numbers}
 
     def _store(
         self,
         stream: str,
+        states: Mapping[int, State],
         drawn: Mapping[int, Parts],
-        charged: Mapping[int, int],
         finish: Callable[[Transaction], None] | None,
         memory: Memory | None,
     ) -> dict[int, Parts]:
-        """Store what was drawn, or return what another process has stored for the same charge by now."""
-        now = datetime.now(UTC).isoformat()
-        rows = []
-        for number, parts in drawn.items():
-            result = parts.to_bytes()
-            sealed = seal(stream, number, charged[number], result, now)
-            rows.append((stream, number, charged[number], result, now, sealed))
-        try:
-            if finish is None and memory is None and len(rows) == 1:
-                if self._database.write_alone(STORE, rows[0]) == 1:
-                    return dict(drawn)
-                with self._database.transaction(write=False) as reading:
-                    return _theirs(reading, stream, drawn, charged)
-            with self._database.transaction() as change:
-                mine = change.write(STORE, *rows) == len(rows)
-                # Raises, and undoes everything, unless each period is stored for this very charge.
-                result_of = dict(drawn) if mine else _theirs(change, stream, drawn, charged)
-                if memory is not None and mine:
-                    Memories.keep(change, stream, memory)
+        """Store what was drawn; where another process has released a period from the same data, return that."""
+        periods = sorted(drawn)
+        results = {number: drawn[number].to_bytes() for number in periods}
+        for attempt in range(ATTEMPTS):
+            view = self._charges.known(stream, periods)
+            drafts, theirs = self.release_drafts(view, states, results)
+            remembered = memory if not theirs else None
+
+            def also(change: Transaction, remembered: Memory | None = remembered) -> None:
+                if remembered is not None:
+                    self._memories.keep(change, stream, remembered)
                 if finish is not None:
                     finish(change)
-        except ReplacedError:
-            raise ConflictError(
-                f"a period of {stream!r} from {min(drawn)} to {max(drawn)} was charged again by another process, for "
-                "other data or another plan"
-            ) from None
-        return result_of
+
+            try:
+                if drafts:
+                    more = also if finish is not None or remembered is not None else None
+                    view = self._log.append(view, drafts, also=more)
+                    self._charges.remember(view, periods[-1])
+                elif finish is not None:
+                    with self._database.transaction() as change:
+                        finish(change)
+            except BehindError:
+                pause(attempt)
+                continue
+            return {**drawn, **self._stored(stream, theirs)}
+        raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
+
+    def release_drafts(
+        self, view: View, states: Mapping[int, State], results: Mapping[int, bytes]
+    ) -> tuple[list[Draft], list[int]]:
+        """Return the entries that store results, and the periods that are released already from the same data.
+
+        Raises:
+            ConflictError: A period is void, or was charged again for something else.
+            BudgetError: The policy does not allow a period any more.
+        """
+        drafts, theirs, charged = [], [], {}
+        for number, result in results.items():
+            now = view.states.get(number)
+            if now is None or not is_for(now, states[number]):
+                raise _replaced(view.stream, list(results))
+            now.check_void(view.stream)
+            if now.release:
+                theirs.append(number)
+                continue
+            charged[number] = now.plan
+            drafts.append(Draft.saying("release", result, period=number, charge=now.number, plan=now.plan))
+        self._charges.check_windows(view, charged)
+        return drafts, theirs
 
 
-def _theirs(
-    reading: Transaction, stream: str, drawn: Mapping[int, Parts], charged: Mapping[int, int]
-) -> dict[int, Parts]:
-    """Return what other processes have stored for the same charges."""
-    rows = reading.rows(STORED, (stream, min(drawn), max(drawn)))
-    for_charge = {row[0]: row[1] for row in rows}
-    if any(for_charge.get(number) != charged[number] for number in drawn):
-        raise ReplacedError(f"a period of {stream!r} was released for another charge")
-    found = stored(reading, stream, min(drawn), max(drawn))
-    return {number: found[number] for number in drawn}
+def _replaced(stream: str, numbers: Sequence[int]) -> ConflictError:
+    return ConflictError(
+        f"a period of {stream!r} from {min(numbers)} to {max(numbers)} was charged again by another process, for "
+        "other data or another plan"
+    )
+
+
+def _reason(error: BaseException) -> str:
+    names: dict[str, str] = {"SolverError": "not solved", "KeyboardInterrupt": "interrupted"}
+    return names.get(type(error).__name__, f"failed with {type(error).__name__}")
 
 
 def _number(period: int) -> bytes:

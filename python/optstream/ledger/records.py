@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["Entry", "Remaining", "Verification", "Window"]
+__all__ = ["Entry", "Head", "Remaining", "Verification", "Window"]
 
 
 @dataclass(frozen=True)
@@ -61,3 +61,16 @@ class Verification:
     charges: int
     releases: int
     problems: tuple[str, ...]
+    unchecked: tuple[str, ...] = ()
+    """Streams whose seals only their curator's key can check, which was not given."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """The last entry of a stream's log: where a ledger is. One that is behind it has forgotten something."""
+
+    ledger: str
+    """The identity of the ledger."""
+    stream: str
+    number: int
+    hash: str

@@ -1,53 +1,54 @@
-"""Looking back at what a ledger holds: what is left in every window, and whether the rows are what they say."""
+"""Looking back at what a ledger holds: what is left in every window."""
 
 from __future__ import annotations
 
-import json
-from itertools import groupby
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-from optstream.ledger.protocol import PricedPlan
 from optstream.ledger.records import Window
-from optstream.mechanism import plan
-from optstream.privacy import accounting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
-    from optstream.privacy.accounting import Cost
-    from optstream.privacy.guarantee import Guarantee
+    from optstream.ledger.log import View
+    from optstream.ledger.plans import Plans
 
-__all__ = ["plan_problems", "windows_left"]
-
-
-def plan_problems(digest: bytes, description: str, costs: str) -> list[str]:
-    """Check that a plan is what its digest says and that its costs are those of its mechanism."""
-    content = json.loads(description)
-    sources = {int(step): source for step, source in content.pop("held", {}).items()}
-    if plan.digest(description) != digest:
-        return [f"the plan {digest.hex()[:12]} was altered"]
-    if accounting.from_data(json.loads(costs)) != PricedPlan.of(plan.build(content), sources).costs:
-        return [f"the costs of the plan {digest.hex()[:12]} were altered"]
-    return []
+__all__ = ["windows_left"]
 
 
-def windows_left(policy: Guarantee, periods: Sequence[tuple[int, Sequence[Cost]]]) -> Iterator[Window]:
+def windows_left(view: View, plans: Plans) -> list[Window]:
     """Return what is left, for runs of windows with the same."""
-    if policy.neighbours == "aligned":
-        for period, costs in periods:
-            first = period * policy.w
-            yield Window(first, first, policy.epsilon - accounting.worst_window(costs, policy.w))
-        return
-    # A gap of a whole period between two released ones parts the windows that meet them.
-    groups: list[list[tuple[int, Sequence[Cost]]]] = []
-    for period, costs in periods:
-        if groups and period - groups[-1][-1][0] <= 1:
-            groups[-1].append((period, costs))
+    merged: list[Window] = []
+    for window in _windows(view, plans):
+        last = merged[-1] if merged else None
+        if last is not None and (last.last + 1, last.epsilon) == (window.first, window.epsilon):
+            merged[-1] = Window(last.first, window.last, window.epsilon)
         else:
-            groups.append([(period, costs)])
-    for group in groups:
-        spent = [accounting.moved(cost, period * policy.w) for period, costs in group for cost in costs]
-        first, windows = accounting.window_costs(spent, policy.w)
-        for cost, run in groupby(enumerate(windows, first), key=lambda window: window[1]):
-            steps = [step for step, _ in run]
-            yield Window(steps[0], steps[-1], policy.epsilon - cost)
+            merged.append(window)
+    return merged
+
+
+def _windows(view: View, plans: Plans) -> Iterator[Window]:
+    policy = view.policy
+    w, allowed, aligned = policy.w, policy.epsilon, policy.neighbours == "aligned"
+    nothing = plans.vector((), w)
+    left: dict[Fraction, Fraction] = {}
+    before = None
+    for period in sorted(period for period, state in view.states.items() if state.plan):
+        vector = plans.vector(plans.key(view, view.states[period].plan), w)
+        if not aligned:
+            pairs = [(period - 1, nothing, vector)]
+            if before is not None:
+                pairs = [(before[0], before[1], vector)]
+                if before[0] != period - 1:
+                    pairs = [(before[0], before[1], nothing), (period - 1, nothing, vector)]
+            for number, one, other in pairs:
+                for first, last, cost in plans.across(one, other):
+                    rest = left.setdefault(cost, allowed - cost)
+                    yield Window(number * w + first, number * w + last, rest)
+        cost = Fraction(vector[1][w - 1], vector[0])
+        yield Window(period * w, period * w, allowed - cost)
+        before = period, vector
+    if before is not None and not aligned:
+        for first, last, cost in plans.across(before[1], nothing):
+            yield Window(before[0] * w + first, before[0] * w + last, allowed - cost)

@@ -94,9 +94,6 @@ class SQLite(Database[sqlite3.Connection]):
     def _alone(self, connection: sqlite3.Connection) -> Transaction:
         return _Statements(connection)
 
-    def _is_reference(self, error: Exception) -> bool:
-        return "FOREIGN KEY" in str(error)
-
     def _explain(self, error: Exception) -> str:
         cause = str(error)
         if "locked" in cause:

@@ -116,13 +116,20 @@ def _with_room(mechanism: OptStream, before: tuple[Cost, ...], held: tuple[tuple
                 raise StreamError("steps cannot be held: no budget lies on the step that they repeat")
         if rest >= 1:
             return made
-        share *= Fraction(int(rest * FINEST), FINEST) if rest > 0 else 0
+        share *= _short(rest)
         if share <= Fraction(1, FINEST):
             raise BudgetError(
                 "what the period before cost leaves nothing for this one, but must leave some of epsilon = "
                 f"{float(guarantee.epsilon):g}: leave a period out, or go on with a larger epsilon"
             )
         made = mechanism.with_epsilon(mechanism.guarantee.epsilon * share)
+
+
+def _short(share: Fraction) -> Fraction:
+    """Return the largest fraction of few digits that is at most a share, and not negative."""
+    if share.denominator <= FINEST:
+        return max(share, Fraction(0))
+    return Fraction(max(int(share * FINEST), 0), FINEST)
 
 
 def _costs(mechanism: OptStream, held: tuple[tuple[int, int], ...]) -> tuple[Cost, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
-from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,7 +19,6 @@ from optstream.ledger.database import StaleError, pause
 from optstream.mechanism.loop import draw_period, price_next
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, public_memory
-from optstream.privacy import accounting
 from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
 
 if TYPE_CHECKING:
@@ -278,21 +276,20 @@ class Stream:
         add = {step: value for step, value in state.values.items() if before.values.get(step) is not value}
         released: list[Any] = []
         for run in runs:
-            parts = ledger.release_parts(
+            drawn = ledger.release_parts(
                 self._mechanism,
                 self._read(run, state.published),
                 stream=self._name,
                 period=run[0].period,
                 held=run[0].sources,
                 memory=self._memory,
-                adjust=partial(_within_budget, sources=run[0].sources),
                 finish=ledger.keeper(self._name, state.revision, forget, add) if run is runs[-1] else None,
             )
             released += [
-                self._assembled(period.period, made, part, made.steady_epsilon)
-                for period, (made, part) in zip(run, parts, strict=True)
+                self._assembled(period.period, one.priced.mechanism, one.parts, one.priced.epsilon)
+                for period, one in zip(run, drawn, strict=True)
             ]
-            state.published = self._leaves_of(parts[-1][1])
+            state.published = self._leaves_of(drawn[-1].parts)
         if not runs:
             # Also if nothing is new: what this process believes may be out of date.
             ledger.keep(self._name, state.revision, forget, add)
@@ -301,9 +298,10 @@ class Stream:
 
     def _assembled(self, period: int, made: OptStream, parts: Parts, epsilon: Fraction) -> Any:
         start = self._clock.time_of(period * made.guarantee.w)
-        where = "stream" if self._ledger is None else "ledger"
-        scope = f"Holds for this period, together with all that was released before it through the same {where}."
-        statement = replace(made.statement, guarantee=self._mechanism.guarantee, epsilon=epsilon, scope=scope)
+        scope = "Holds for this period, together with all that was released before it through the same stream."
+        if self._ledger is not None:
+            scope = f"Holds for this period of {self._name!r}, together with all that the ledger released of it before."
+        statement = replace(made.statement, epsilon=epsilon, scope=scope)
         return made.assemble_period(parts, period, start, statement)
 
     def _read(self, run: Sequence[Closed], published: Vector | None) -> NDArray[np.int64]:
@@ -359,18 +357,3 @@ def _runs(closed: Sequence[Closed], w: int) -> list[list[Closed]]:
             runs.append([])
         runs[-1].append(period)
     return runs
-
-
-def _within_budget(mechanism: OptStream, sources: Mapping[int, int]) -> OptStream:
-    """Return the mechanism with as much epsilon as a period with held steps may have.
-
-    It must cost no more, in any window, than a period without: then periods of both kinds may follow each other.
-    """
-    guarantee = mechanism.guarantee
-    if not sources or guarantee.neighbours == "aligned":
-        # An aligned window holds every step of its period together with all that repeat it.
-        return mechanism
-    factor = accounting.largest_factor(accounting.held(mechanism.costs, sources), mechanism.costs, guarantee.w)
-    if factor <= 0:
-        raise StreamError("steps cannot be held: no budget lies on the step that they repeat")
-    return mechanism if factor >= 1 else mechanism.with_epsilon(guarantee.epsilon * factor)

@@ -1,0 +1,217 @@
+"""Entries of a stream's log: what they hold, how they are sealed, and what they say about a period.
+
+An entry is written once and never changed. It has the number after the last one, the hash of the entry before, and a
+hash of its own over all that it holds, keyed with a key that the ledger has; where there is a curator's key, that key
+seals the hash. So nobody can alter, leave out or move an entry unnoticed, and without the key nobody can add one.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from hashlib import blake2b
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from optstream.errors import ConflictError, LedgerError
+from optstream.privacy.guarantee import Guarantee
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from optstream.keys import CuratorKey
+
+__all__ = ["CHARGES", "NOWHERE", "Draft", "LogEntry", "Seals", "State", "digest_of", "followed", "policy_of"]
+
+NOWHERE = -1
+"""The period of an entry that is about no period."""
+CHARGES = ("charge", "final")
+"""Kinds of entries that charge a period. A final one is never replaced."""
+NOTHING = np.empty((0, 0), dtype=np.int64)
+
+
+class Draft(NamedTuple):
+    """What an entry is to say."""
+
+    kind: str
+    period: int = NOWHERE
+    charge: int = 0
+    """The number of the charge that is meant, or replaced."""
+    plan: bytes = b""
+    data: bytes = b""
+    """The keyed digest of the data that is charged for; for other kinds the digest of the content."""
+    content: bytes | None = b""
+
+    @classmethod
+    def saying(cls, kind: str, content: bytes, *, period: int = NOWHERE, charge: int = 0, plan: bytes = b"") -> Draft:
+        """Return a draft with a content."""
+        return cls(kind, period, charge, plan, digest_of(content), content)
+
+
+class LogEntry(NamedTuple):
+    """An entry as it is in the database."""
+
+    number: int
+    kind: str
+    period: int
+    charge: int
+    plan: bytes
+    data: bytes
+    content: bytes | None
+    """None if it was not asked for."""
+    written: str
+    previous: bytes
+    hash: bytes
+    seal: bytes
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> LogEntry:
+        """Return a row of the database."""
+        number, kind, period, charge, plan, data, content, written, previous, hashed, seal = row
+        return cls(
+            number,
+            kind,
+            period,
+            charge,
+            bytes(plan),
+            bytes(data),
+            None if content is None else bytes(content),
+            written,
+            bytes(previous),
+            bytes(hashed),
+            bytes(seal),
+        )
+
+
+class Seals:
+    """The keys that make and check hashes and seals."""
+
+    def __init__(self, own: bytes, curator: CuratorKey | None) -> None:
+        """Take the ledger's own key, and the curator's if there is one."""
+        self._own, self.curator = own, curator
+        self.check = b"" if curator is None else curator.digest([b"key check"], NOTHING)
+        """What tells whether a key is the one that a stream was begun with; empty without a key."""
+
+    def hash_of(self, stream: str, draft: Draft, number: int, written: str, previous: bytes) -> bytes:
+        """Return the hash of an entry."""
+        kind, period, charge, plan, data, _ = draft
+        return self.code(f"{stream!r} {number} {kind} {period} {charge} {written}".encode(), plan, data, previous)
+
+    def seal_of(self, hashed: bytes) -> bytes:
+        """Return the curator's seal on a hash; empty without a key."""
+        return b"" if self.curator is None else self.curator.digest([b"entry", hashed], NOTHING)
+
+    def code(self, *fields: bytes) -> bytes:
+        """Return a keyed code of fields, of which no two lists look the same."""
+        code = blake2b(key=self._own, digest_size=32)
+        for field in fields:
+            code.update(len(field).to_bytes(8, "little"))
+            code.update(field)
+        return code.digest()
+
+    def entry(self, stream: str, draft: Draft, number: int, written: str, previous: bytes) -> LogEntry:
+        """Return a draft as an entry."""
+        hashed = self.hash_of(stream, draft, number, written, previous)
+        return LogEntry(number, *draft, written, previous, hashed, self.seal_of(hashed))
+
+    def read(self, stream: str, row: Sequence[Any], key_check: bytes | None) -> LogEntry:
+        """Return a row that is as it was written; one that was altered must not make room in the budget.
+
+        Args:
+            stream: The name of the stream.
+            row: What the database gave.
+            key_check: Which curator's key has sealed it, empty if none has; None if that is not known.
+
+        Raises:
+            LedgerError: It is not.
+        """
+        try:
+            entry = LogEntry.of(row)
+            right = entry.hash == self.hash_of(
+                stream, Draft(*entry[1:7]), entry.number, entry.written, entry.previous
+            ) and (entry.content is None or entry.kind in CHARGES or entry.data == digest_of(entry.content))
+        except (TypeError, ValueError):
+            right = False
+        if not right:
+            raise LedgerError(f"entry {row[0]!r} of {stream!r} was altered")
+        if key_check == self.check and entry.seal != self.seal_of(entry.hash):
+            raise LedgerError(f"entry {entry.number} of {stream!r} does not bear the seal of the curator's key")
+        return entry
+
+
+class State(NamedTuple):
+    """What the log says about a period."""
+
+    period: int
+    number: int
+    """The number of its charge; 0 if it is void without one."""
+    plan: bytes
+    data: bytes
+    charged: str
+    final: bool = False
+    void: str | None = None
+    release: int = 0
+    """The number of the entry that released it, 0 if there is none."""
+    released: str | None = None
+
+    def check_void(self, stream: str) -> None:
+        """Raise if the period will not be released."""
+        if self.void is not None:
+            raise ConflictError(f"period {self.period} of {stream!r} is void and will not be released: {self.void}")
+
+    def check_replaceable(self, stream: str, *, same_plan: bool) -> None:
+        """Raise if something has left for this charge, or may have, which another one was to replace."""
+        what = "from other data" if same_plan else "with another plan"
+        if self.release:
+            raise ConflictError(
+                f"period {self.period} of {stream!r} was released {what}; what is stored stays as it is"
+            )
+        if self.final:
+            raise ConflictError(f"period {self.period} of {stream!r} was charged for good {what}; nothing was charged")
+
+
+def followed(stream: str, state: State | None, entry: LogEntry) -> State:
+    """Return what is true of a period after an entry about it.
+
+    Raises:
+        LedgerError: The entry may not follow: a period that is released or void stays as it is, and so does a final
+            charge until it is released.
+    """
+    match entry.kind:
+        case "charge" | "final":
+            open_ = state is None if entry.charge == 0 else _is_open(state, entry.charge)
+            same = state is not None and (state.plan, state.data) == (entry.plan, entry.data)
+            if open_ and (state is None or not state.final or same):
+                final = entry.kind == "final"
+                return State(entry.period, entry.number, entry.plan, entry.data, entry.written, final)
+        case "void":
+            why = (entry.content or b"").decode(errors="replace")
+            if state is None and entry.charge == 0:
+                return State(entry.period, 0, b"", b"", entry.written, void=why)
+            if state is not None and _is_open(state, entry.charge):
+                return state._replace(void=why)
+        case "release":
+            if state is not None and _is_open(state, entry.charge):
+                return state._replace(release=entry.number, released=entry.written)
+    raise LedgerError(f"entry {entry.number} of {stream!r} cannot follow those before it")
+
+
+def _is_open(state: State | None, charge: int) -> bool:
+    """Whether a charge is the one that holds, and nothing was released for it or ever will be."""
+    return state is not None and state.number == charge and state.void is None and not state.release
+
+
+def digest_of(content: bytes) -> bytes:
+    """Return a checksum of a content."""
+    return blake2b(content, digest_size=32).digest()
+
+
+def policy_of(content: bytes) -> tuple[Guarantee, bytes | None]:
+    """Return the policy in an entry, and which key the stream has, if the entry begins the stream."""
+    said = json.loads(content)
+    key = said.get("key")
+    policy = Guarantee(
+        epsilon=Fraction(said["epsilon"]), w=said["w"], alpha=said["alpha"], neighbours=said["neighbours"]
+    )
+    return policy, None if key is None else bytes.fromhex(key)

@@ -1,0 +1,218 @@
+"""Plans as a ledger writes them down, and what windows over their periods cost.
+
+A plan is known by the digest of its description and of its costs together. Two builds that price one description in two
+ways thus have two plans; as soon as a stream has met both, every period of either is charged with what is larger,
+window by window.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from itertools import groupby, pairwise
+from math import lcm
+from typing import TYPE_CHECKING, Any
+
+from optstream.errors import LedgerError, OptStreamError
+from optstream.ledger.entries import digest_of
+from optstream.mechanism import plan
+from optstream.privacy import accounting
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from optstream.ledger.database import Database, Transaction
+    from optstream.ledger.log import View
+    from optstream.mechanism.optstream import OptStream
+    from optstream.privacy.accounting import Cost
+    from optstream.privacy.guarantee import Guarantee
+
+__all__ = ["Plans", "PricedPlan", "Vector"]
+
+Vector = tuple[int, tuple[int, ...]]
+"""A denominator, and for every window of w steps that meets a period what it costs, from that which begins w - 1 steps
+before the period on."""
+
+
+@dataclass(frozen=True)
+class PricedPlan:
+    """A mechanism and what a period of it costs, as the ledger writes it down."""
+
+    mechanism: OptStream
+    description: str
+    digest: bytes
+    costs: tuple[Cost, ...]
+
+    @classmethod
+    def of(cls, mechanism: OptStream, held: Mapping[int, int] | None = None) -> PricedPlan:
+        """Return the plan of a mechanism in whose periods some steps repeat an earlier one, or none."""
+        if not held:
+            return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs)
+        steps = {str(step): source for step, source in sorted(held.items())}
+        description = plan.canonical({**json.loads(mechanism.description), "held": steps})
+        return cls(mechanism, description, plan.digest(description), tuple(accounting.held(mechanism.costs, held)))
+
+    @classmethod
+    def described(cls, description: str) -> PricedPlan:
+        """Return the plan of a description, as this build prices it."""
+        content = json.loads(description)
+        sources = {int(step): source for step, source in content.pop("held", {}).items()}
+        return cls.of(plan.build(content), sources)
+
+    @cached_property
+    def costs_text(self) -> str:
+        """The costs as they are written."""
+        return json.dumps(accounting.to_data(self.costs))
+
+    @cached_property
+    def id(self) -> bytes:
+        """What the ledger knows the plan by."""
+        return _id(self.description, self.costs_text)
+
+
+@dataclass(frozen=True)
+class _Row:
+    description: str
+    digest: bytes
+    costs: tuple[Cost, ...]
+
+
+class Plans:
+    """The plans of a ledger."""
+
+    def __init__(self, database: Database[Any]) -> None:
+        """Start without knowing any."""
+        self._database = database
+        self._rows: dict[bytes, _Row] = {}
+        self._mechanisms: dict[bytes, OptStream] = {}
+        self._own: dict[tuple[bytes, int], Vector] = {}
+        self.across = lru_cache(maxsize=1 << 14)(_across)
+
+    def write(self, change: Transaction, made: PricedPlan) -> tuple[bytes, ...]:
+        """Write a plan down, once; return it and those of the same description, if there are others."""
+        change.write(
+            "INSERT INTO optstream_plans VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING",
+            (made.id, made.digest, made.description, made.costs_text),
+        )
+        rows = change.rows("SELECT id FROM optstream_plans WHERE digest = ? ORDER BY id", (made.digest,))
+        return tuple(bytes(found) for (found,) in rows) if len(rows) > 1 else ()
+
+    def digest(self, made: bytes) -> bytes:
+        """Return the digest of a plan's description; empty for what is no plan."""
+        return self._row(made).digest if made else b""
+
+    def mechanism(self, made: bytes) -> OptStream:
+        """Return the mechanism of a plan."""
+        if made not in self._mechanisms:
+            self._mechanisms[made] = PricedPlan.described(self._row(made).description).mechanism
+        return self._mechanisms[made]
+
+    def costs(self, made: bytes) -> tuple[Cost, ...]:
+        """Return what a period of a plan costs, as it was written down."""
+        return self._row(made).costs
+
+    def key(self, view: View, made: bytes) -> tuple[bytes, ...]:
+        """Return a plan with all whose costs count too."""
+        if not made or not view.larger:
+            return (made,) if made else ()
+        digest = self.digest(made)
+        return tuple(sorted({made, *(other for other in view.larger if self.digest(other) == digest)}))
+
+    def vector(self, key: tuple[bytes, ...], w: int) -> Vector:
+        """Return what the windows over a period cost: the largest of what its plans say."""
+        vectors = [self._vector(made, w) for made in key]
+        if len(vectors) == 1:
+            return vectors[0]
+        common = lcm(1, *(denominator for denominator, _ in vectors))
+        rows = [[value * (common // denominator) for value in values] for denominator, values in vectors]
+        return common, tuple(max(column) for column in zip(*rows, strict=True)) if rows else (0,) * (2 * w - 1)
+
+    def price(self, view: View, period: int, charged: Mapping[int, bytes] | None = None) -> Fraction:
+        """Return the worst cost of any window that meets a period.
+
+        Args:
+            view: What is charged.
+            period: The period.
+            charged: Plans of periods that are to be charged.
+        """
+        return self.prices(view, period, period, charged)
+
+    def prices(self, view: View, first: int, last: int, charged: Mapping[int, bytes] | None = None) -> Fraction:
+        """Return the worst cost of any window that meets any period from the first to the last."""
+        w, vectors = view.policy.w, []
+        for period in range(first - 1, last + 2):
+            made = (charged or {}).get(period)
+            if made is None:
+                made = view.states[period].plan if period in view.states else b""
+            vectors.append(self.vector(self.key(view, made), w))
+        worst = max(Fraction(values[w - 1], denominator) for denominator, values in vectors[1:-1])
+        if view.policy.neighbours == "aligned":
+            return worst
+        pairs = pairwise(vectors)
+        return max(worst, *(max((cost for _, _, cost in self.across(*pair)), default=Fraction(0)) for pair in pairs))
+
+    def problems(self, reading: Transaction) -> list[str]:
+        """Check that every plan is what its digest says, and costs what this build says."""
+        problems = []
+        for made, digest, description, costs in reading.rows("SELECT * FROM optstream_plans"):
+            name = bytes(made).hex()[:12]
+            try:
+                row = _read(bytes(made), bytes(digest), description, costs)
+                if row.costs != PricedPlan.described(description).costs:
+                    problems.append(f"the costs of the plan {name} are not those that this build computes")
+            except LedgerError as error:
+                problems.append(str(error))
+            except (OptStreamError, ValueError, TypeError, KeyError, AttributeError):
+                problems.append(f"the plan {name} cannot be read by this build")
+        return problems
+
+    def worst(self, made: bytes, guarantee: Guarantee) -> Fraction:
+        """Return what a period of a plan costs on its own, in its worst window."""
+        denominator, values = self._vector(made, guarantee.w)
+        return Fraction(max(values), denominator)
+
+    def _vector(self, made: bytes, w: int) -> Vector:
+        if (made, w) not in self._own:
+            first, windows = accounting.window_costs(self._row(made).costs, w)
+            by_start = dict(enumerate(windows, first))
+            costs = [by_start.pop(start, Fraction(0)) for start in range(1 - w, w)]
+            if any(by_start.values()):
+                raise LedgerError(f"the plan {made.hex()[:12]} costs something outside its period")
+            common = lcm(1, *(cost.denominator for cost in costs))
+            self._own[made, w] = common, tuple(int(cost * common) for cost in costs)
+        return self._own[made, w]
+
+    def _row(self, made: bytes) -> _Row:
+        if made not in self._rows:
+            with self._database.transaction(write=False) as reading:
+                rows = reading.rows("SELECT digest, description, costs FROM optstream_plans WHERE id = ?", (made,))
+            if not rows:
+                raise LedgerError(f"the plan {made.hex()[:12]} is missing")
+            ((digest, description, costs),) = rows
+            self._rows[made] = _read(made, bytes(digest), description, costs)
+        return self._rows[made]
+
+
+def _read(made: bytes, digest: bytes, description: str, costs: str) -> _Row:
+    if made != _id(description, costs) or digest != plan.digest(description):
+        raise LedgerError(f"the plan {made.hex()[:12]} was altered")
+    return _Row(description, digest, accounting.from_data(json.loads(costs)))
+
+
+def _id(description: str, costs: str) -> bytes:
+    return digest_of(digest_of(description.encode()) + costs.encode())
+
+
+def _across(before: Vector, after: Vector) -> tuple[tuple[int, int, Fraction], ...]:
+    """Return runs of windows that meet two periods, as first and last step in the first of them, and their cost."""
+    common = lcm(before[0], after[0])
+    w = (len(before[1]) + 1) // 2
+    own, other = common // before[0], common // after[0]
+    total = [before[1][w - 1 + step] * own + after[1][step - 1] * other for step in range(1, w)]
+    runs = []
+    for cost, run in groupby(enumerate(total, 1), key=lambda window: window[1]):
+        steps: Sequence[int] = [step for step, _ in run]
+        runs.append((steps[0], steps[-1], Fraction(cost, common)))
+    return tuple(runs)
