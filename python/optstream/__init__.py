@@ -39,7 +39,7 @@ from optstream.mechanism.tree_release import TreeRelease
 from optstream.mechanism.tuning import Candidate, Tuning, tune
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
-from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
 from optstream.pipeline.sparse_vector import above_threshold
@@ -61,6 +61,7 @@ __all__ = [
     "EqualSampling",
     "Estimate",
     "Feature",
+    "GaussianNoise",
     "Guarantee",
     "Hierarchy",
     "L1Sampling",

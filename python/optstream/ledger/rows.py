@@ -111,7 +111,15 @@ def seal(*fields: str | int | bytes | None) -> bytes:
 
 
 def policy_row(policy: Guarantee) -> tuple[str, int, str, str]:
-    """Return a policy as it is written."""
+    """Return a policy as it is written.
+
+    Raises:
+        ParameterError: The policy has a delta, which a ledger cannot write down.
+    """
+    if policy.delta:
+        raise ParameterError(
+            f"delta is {float(policy.delta):g}, but must be 0 in a ledger, whose policies are of pure epsilon"
+        )
     return str(policy.epsilon), policy.w, repr(policy.alpha), policy.neighbours
 
 

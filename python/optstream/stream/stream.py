@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
+from fractions import Fraction
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
@@ -337,4 +338,10 @@ def _within_budget(mechanism: OptStream, sources: Mapping[int, int]) -> OptStrea
     factor = accounting.largest_factor(accounting.held(mechanism.costs, sources), mechanism.costs, guarantee.w)
     if factor <= 0:
         raise StreamError("steps cannot be held: no budget lies on the step that they repeat")
-    return mechanism if factor >= 1 else mechanism.with_epsilon(guarantee.epsilon * factor)
+    made, share = mechanism, factor
+    # Gaussian noise costs more than in proportion where epsilon is tiny: look again.
+    while factor < 1:
+        made = mechanism.with_epsilon(guarantee.epsilon * share)
+        factor = accounting.largest_factor(accounting.held(made.costs, sources), mechanism.costs, guarantee.w)
+        share *= min(factor, Fraction(1))
+    return made
