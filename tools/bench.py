@@ -51,6 +51,15 @@ def opendp_laplace(n: int) -> Callable[[], Any]:
     return lambda: measurement(values)
 
 
+def opendp_gaussian(n: int) -> Callable[[], Any]:
+    """OpenDP's vector Gaussian mechanism on n floats."""
+    dp.enable_features("contrib")
+    space = dp.vector_domain(dp.atom_domain(T=float, nan=False)), dp.l2_distance(T=float)
+    measurement = dp.m.make_gaussian(*space, scale=1.0)
+    values = [50.0] * n
+    return lambda: measurement(values)
+
+
 def diffprivlib_laplace(n: int) -> Callable[[], Any]:
     """Diffprivlib's Laplace mechanism, which takes one value at a time."""
     mechanism = diffprivlib.mechanisms.Laplace(epsilon=1.0, sensitivity=1.0)
@@ -90,11 +99,14 @@ def main() -> None:
             "numpy": (lambda: large + generator.laplace(0.0, 1.0, MILLION), 1),
             "cube": (lambda: noise.cube(blocks, **options), 1),
             "opendp": (opendp_laplace(10_000), 1),
+            "gaussian": (lambda: noise.gaussian(large, **options, delta=1e-6), 1),
+            "numpy normal": (lambda: large + generator.normal(0.0, 1.0, MILLION), 1),
+            "opendp gaussian": (opendp_gaussian(10_000), 1),
             "diffprivlib": (diffprivlib_laplace(2_000), 1),
             **{f"scale {name}": (at_scale(scale), 1) for name, scale in scales.items()},
         }
     )
-    sizes = {"opendp": 10_000, "diffprivlib": 2_000, "cube": blocks.size}
+    sizes = {"opendp": 10_000, "opendp gaussian": 10_000, "diffprivlib": 2_000, "cube": blocks.size}
     per_value = {name: time / sizes.get(name, MILLION) * 1e9 for name, time in many.items()}
     few = seconds(
         {
@@ -105,8 +117,10 @@ def main() -> None:
     )
 
     print("1,000,000 values, one thread           ns/value   relative to optstream laplace")
-    for name in ("laplace", "cube", "numpy", "opendp", "diffprivlib"):
+    for name in ("laplace", "cube", "numpy", "opendp", "diffprivlib", "gaussian", "numpy normal", "opendp gaussian"):
         print(f"  {name:<34} {per_value[name]:>10.1f}   {per_value[name] / per_value['laplace']:>10.2f}")
+    compared = {name: per_value[name] / per_value["gaussian"] for name in ("numpy normal", "opendp gaussian")}
+    print("Gaussian noise: " + ", ".join(f"{name} takes {ratio:.2f} times as long" for name, ratio in compared.items()))
     print("48 values, one call                     µs/call")
     for name, time_taken in few.items():
         print(f"  {name:<34} {time_taken * 1e6:>10.2f}   {time_taken / few['laplace']:>10.2f}")

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optstream.mechanism.tuning import Candidate, Tuning, tune
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
-    from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+    from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
     from optstream.pipeline.reconstruction import Linear
     from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
     from optstream.pipeline.sparse_vector import above_threshold
@@ -64,6 +64,7 @@ _HOMES = {
     "EqualSampling": "optstream.pipeline.sampling",
     "Estimate": "optstream.estimate",
     "Feature": "optstream.pipeline.features",
+    "GaussianNoise": "optstream.pipeline.perturbation",
     "Guarantee": "optstream.privacy.guarantee",
     "Hierarchy": "optstream.pipeline.hierarchy",
     "L1Sampling": "optstream.pipeline.sampling",
@@ -104,6 +105,7 @@ __all__ = [
     "EqualSampling",
     "Estimate",
     "Feature",
+    "GaussianNoise",
     "Guarantee",
     "Hierarchy",
     "L1Sampling",

@@ -14,6 +14,7 @@ __all__ = [
     "above_threshold",
     "cube",
     "default_grid",
+    "gaussian",
     "laplace",
     "quantise",
 ]
@@ -39,6 +40,7 @@ class Plan:
         features: Sequence[tuple[Sequence[int], Fraction]],
         tree: tuple[Sequence[int | None], Sequence[float]] | None,
         streams: int = 1,
+        gaussian: bool = False,
     ) -> Plan: ...
     @property
     def sensitivity(self) -> int: ...
@@ -75,6 +77,14 @@ def laplace(
     values: NDArray[np.float64],
     sensitivity: float,
     epsilon: float | Fraction | Decimal,
+    bounds: tuple[float, float],
+    grid: float | None = None,
+    retry: tuple[CuratorKey, Sequence[bytes]] | None = None,
+) -> NDArray[np.float64]: ...
+def gaussian(
+    values: NDArray[np.float64],
+    sensitivity: float,
+    ratio: Fraction,
     bounds: tuple[float, float],
     grid: float | None = None,
     retry: tuple[CuratorKey, Sequence[bytes]] | None = None,

@@ -8,18 +8,21 @@ snapshots never repeat noise.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from optstream import _core
+from optstream.errors import ParameterError, ParameterTypeError
+from optstream.privacy.budget import exact
+from optstream.privacy.gaussian import ratio_of, rho_from
 
 if TYPE_CHECKING:
     from decimal import Decimal
-    from fractions import Fraction
 
     import numpy as np
     from numpy.typing import NDArray
 
-__all__ = ["cube", "default_grid", "laplace"]
+__all__ = ["cube", "default_grid", "gaussian", "laplace"]
 
 
 def laplace(
@@ -100,6 +103,60 @@ def cube(
         (30, 8)
     """
     return _core.cube(values, sensitivity, epsilon, bounds, grid)
+
+
+def gaussian(
+    values: NDArray[np.float64],
+    *,
+    sensitivity: float,
+    epsilon: float | Fraction | Decimal,
+    delta: float | Fraction | Decimal,
+    bounds: tuple[float, float],
+    changes: int = 1,
+    grid: float | None = None,
+) -> NDArray[np.float64]:
+    """Add independent discrete Gaussian noise to every value of a 1-D array.
+
+    **What it costs.** An entity that can change at most ``changes`` of the values, each by at most ``sensitivity``, is
+    protected with ``(epsilon, delta)`` in all. The noise grows with the root of ``changes``; its standard deviation is
+    about ``sensitivity * sqrt(changes / (2 rho))``, where rho depends on epsilon and delta. See docs/choosing.md for
+    what a delta means.
+
+    Args:
+        values: 1-D array of float64. Not modified.
+        sensitivity: The largest change of one value, positive.
+        epsilon: The budget of all values together, from above 0 to 100. A float is read as the decimal that it shows.
+        delta: The probability with which the promise may fail, well below one over the number of entities.
+        bounds: Public ``(lower, upper)``. Values outside are clamped; the noisy result may lie outside.
+        changes: The most values that one entity can change.
+        grid: Public step, a power of two. By default :func:`default_grid` of the sensitivity.
+
+    Returns:
+        The noisy values, all of them multiples of the grid.
+
+    Raises:
+        ParameterError: A parameter lies outside its bound.
+        ParameterTypeError: A parameter has the wrong type.
+        DataError: The array is empty, or a value is NaN or infinite.
+        EntropyError: The operating system gave no entropy.
+
+    Example:
+        >>> import numpy as np
+        >>> noisy = gaussian(
+        ...     np.zeros(48), sensitivity=1.0, epsilon=1, delta=1e-6, changes=48, bounds=(0.0, 100.0)
+        ... )
+        >>> noisy.shape
+        (48,)
+    """
+    if isinstance(changes, bool) or not isinstance(changes, int):
+        raise ParameterTypeError(f"changes is of type {type(changes).__name__}, but must be an int")
+    if not 1 <= changes <= 2**31:
+        raise ParameterError(f"changes is {changes}, but must be from 1 to 2^31")
+    rho = rho_from(exact("epsilon", epsilon), exact("delta", delta)) / changes
+    step = default_grid(sensitivity) if grid is None else grid
+    exact("grid", step)
+    moved = -(-Fraction(exact("sensitivity", sensitivity)) // Fraction(step))
+    return _core.gaussian(values, sensitivity, ratio_of(moved, rho), bounds, step)
 
 
 def default_grid(sensitivity: float) -> float:

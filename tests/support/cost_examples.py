@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import hypothesis.strategies as st
 
-from optstream.privacy.accounting import ChosenCosts, Cost, StepCosts, TouchCost
+from optstream.privacy.accounting import ChosenCosts, Cost, SquareCosts, StepCosts, TouchCost
 
 costs = st.fractions(0, 2, max_denominator=12)
 steps = st.builds(StepCosts, st.integers(-5, 5), st.lists(costs, min_size=1, max_size=8).map(tuple))
@@ -28,6 +28,9 @@ def cost_of_change(changed: set[int], cost: Cost) -> Fraction:
     """What a change of exactly these steps costs, by definition and for the worst choice."""
     if isinstance(cost, StepCosts):
         return sum((value for step, value in enumerate(cost.costs, cost.start) if step in changed), Fraction(0))
+    if isinstance(cost, SquareCosts):
+        moved = sum(weight for step, weight in enumerate(cost.weights, cost.start) if step in changed)
+        return cost.cost * moved**2
     inside = changed & set(range(cost.start, cost.stop))
     if isinstance(cost, TouchCost):
         return cost.cost if inside else Fraction(0)

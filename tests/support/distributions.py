@@ -29,6 +29,19 @@ def laplace_below(scale: Fraction | float, edges: NDArray[np.int64]) -> NDArray[
     return np.asarray(np.where(edges <= 0, below, 1 - above))
 
 
+def gaussian_below(sigma: Fraction | float, edges: NDArray[np.int64]) -> NDArray[np.float64]:
+    """P(z < edge) for discrete Gaussian noise."""
+    s = float(sigma)
+    reach = max(int(40 * s), 40)
+    if reach > 4_000_000:
+        # The sum over integers is that of the density up to exp(-2 pi^2 sigma^2), at the middle between two of them.
+        return np.asarray(stats.norm.cdf((edges - 0.5) / s))
+    z = np.arange(-reach, reach + 1)
+    mass = np.exp(-0.5 * (z / s) ** 2)
+    below = np.concatenate([[0], np.cumsum(mass)]) / mass.sum()
+    return np.asarray(below[np.clip(edges + reach, 0, below.size - 1)])
+
+
 def cube_max_below(scale: float, dimension: int, edges: NDArray[np.int64]) -> NDArray[np.float64]:
     """P(max|z| < edge) for cube noise."""
     largest = int(scale * (dimension + 60) * 3)

@@ -145,5 +145,5 @@ class Estimator:
 def variances_of(level: Calibration) -> Array:
     """Return the variance of the noise on each mean that is measured: of the samples, then of the cells of features."""
     alpha = level.guarantee.alpha
-    cells = [2 * (alpha / float(level.budget.feature) / np.bincount(feature.labels)) ** 2 for feature in level.features]
+    cells = [level.feature_variance * (alpha / np.bincount(feature.labels)) ** 2 for feature in level.features]
     return np.concatenate([level.variances * alpha**2, *cells])

@@ -200,6 +200,10 @@ def check_fits(view: View, guarantee: Guarantee) -> None:
             f"mechanism has w = {guarantee.w} and alpha = {guarantee.alpha:g}, but the policy of {view.stream!r} has "
             f"w = {policy.w} and alpha = {policy.alpha:g}"
         )
+    if guarantee.delta:
+        raise ParameterError(
+            f"mechanism has delta = {float(guarantee.delta):g}, but must have 0 in a ledger, whose policies are pure"
+        )
     if policy.neighbours != guarantee.neighbours:
         raise ParameterError(
             f"mechanism has neighbours = {guarantee.neighbours!r}, but the policy of {view.stream!r} has "

@@ -17,11 +17,13 @@ import numpy as np
 from optstream import _core
 from optstream.errors import ParameterError
 from optstream.mechanism.release import shares_of_right_knot
+from optstream.pipeline.perturbation import GaussianNoise
 from optstream.pipeline.projection import tree_of
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
 from optstream.pipeline.sparse_vector import shares
 from optstream.privacy import budget
-from optstream.privacy.accounting import epsilon_of, scaled
+from optstream.privacy.accounting import SquareCosts, epsilon_of, parts_of, scaled
+from optstream.privacy.gaussian import ratio_of, rho_from, rho_of
 from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.pipeline.features import Feature
-    from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+    from optstream.pipeline.perturbation import Noise
     from optstream.pipeline.sampling import Sampling
     from optstream.privacy.accounting import Cost
     from optstream.privacy.guarantee import Guarantee
@@ -44,7 +46,10 @@ RESOLUTION = 1024
 
 @dataclass(frozen=True)
 class Budget:
-    """What each stage spends: the sampler per touched period, samples and features per changed step."""
+    """What each stage spends: the sampler per touched period, samples and features per changed step.
+
+    With Gaussian noise samples and features are in units of rho, per step that moves a measured value.
+    """
 
     selection: Fraction
     sample: Fraction
@@ -57,7 +62,7 @@ class Calibration:
 
     guarantee: Guarantee
     sample: Sampling
-    perturb: LaplaceNoise | CubeNoise
+    perturb: Noise
     features: tuple[Feature, ...]
     split: tuple[Fraction, ...]
     """Shares of the stages that read data; empty until they are known."""
@@ -66,6 +71,13 @@ class Calibration:
     weights: str
     grid: float
     bounds: tuple[float, float]
+    part: Fraction = Fraction(1)
+    """The share of the budget of Gaussian noise that is spent here; other shares are part of the guarantee."""
+
+    @property
+    def gaussian(self) -> bool:
+        """Whether measured values have Gaussian noise."""
+        return isinstance(self.perturb, GaussianNoise)
 
     def shares_of(self, split: Sequence[float | Fraction | Decimal] | None) -> tuple[Fraction, ...]:
         """Return the shares of the stages that read data, which are equal if none are given."""
@@ -91,16 +103,27 @@ class Calibration:
             "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
             "perturb": [scaled(cost, spent.sample) for cost in self.perturb.sample_costs(self.sample, self.guarantee)],
             "features": [
-                scaled(cost, spent.feature) for _ in self.features for cost in EqualSampling(w).sample_costs(w)
+                scaled(cost, spent.feature) for feature in self.features for cost in self._feature_costs(feature)
             ],
         }
         return {name: stage for name, stage in costs.items() if stage}
+
+    def _feature_costs(self, feature: Feature) -> list[Cost]:
+        """Return what the sums of a feature cost if a change of any step costs 1."""
+        if not self.gaussian:
+            return EqualSampling(feature.w).sample_costs(feature.w)
+        return [
+            SquareCosts(0, tuple(int(label == cell) for label in feature.labels), Fraction(1))
+            for cell in range(feature.size)
+        ]
 
     @cached_property
     def budget(self) -> Budget:
         """Calibrate: the accountant prices each stage at unit cost, then the whole, which is scaled to epsilon."""
         guarantee = self.guarantee
         one = Budget(Fraction(1), Fraction(1), Fraction(1))
+        if self.gaussian:
+            return self._gaussian_budget(self.stages(one))
         epsilon = {name: guarantee.epsilon * share for name, share in zip(self.stages(one), self.split, strict=True)}
         if self.printed:
             return Budget(
@@ -113,6 +136,36 @@ class Calibration:
         total = epsilon_of([cost for stage in self.stages(spent).values() for cost in stage], guarantee)
         factor = guarantee.epsilon / total
         return Budget(spent.selection * factor, spent.sample * factor, spent.feature * factor)
+
+    def _gaussian_budget(self, stages: dict[str, list[Cost]]) -> Budget:
+        """Calibrate Gaussian noise: choosing steps has its share of epsilon, and the others share the rest as rho."""
+        guarantee = self.guarantee
+        share = dict(zip(stages, self.split, strict=True))
+        pure = guarantee.epsilon * share.pop("sample", Fraction(0))
+        selection = pure / epsilon_of(stages["sample"], guarantee) if pure else Fraction(0)
+        rho = rho_from(guarantee.epsilon - pure, guarantee.delta)
+        unit = {
+            name: rho * part / sum(share.values()) / parts_of(stages[name], guarantee)[1]
+            for name, part in share.items()
+        }
+        spent = Budget(Fraction(0), unit["perturb"], unit.get("features", Fraction(0)))
+        total = parts_of([cost for name in share for cost in self.stages(spent)[name]], guarantee)[1]
+        factor = rho / total * self.part
+        return Budget(selection * self.part, spent.sample * factor, spent.feature * factor)
+
+    @cached_property
+    def costs(self) -> tuple[Fraction, Fraction]:
+        """What noise is made for: what a change by alpha costs, or the ratio of alpha to the standard deviation."""
+        spent = self.budget
+        if not self.gaussian:
+            return spent.sample, spent.feature
+        ratio = [ratio_of(self._sensitivity, rho) if rho else Fraction(0) for rho in (spent.sample, spent.feature)]
+        return ratio[0], ratio[1]
+
+    @property
+    def feature_variance(self) -> float:
+        """The variance of the noise on the sums of features, in units of alpha squared."""
+        return (1 if self.gaussian else 2) / float(self.costs[1]) ** 2
 
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
@@ -190,23 +243,27 @@ class Calibration:
         elif isinstance(sample, EqualSampling):
             share = shares_of_right_knot(np.array(sample.steps(w)), w)
             variance *= share**2 + (1 - share) ** 2
-        cell = float(self.budget.feature) ** 2 / 2 if self.features else 0.0
+        cell = 1 / self.feature_variance if self.features else 0.0
         weights = np.concatenate([sample.k / w / variance, *(np.full(f.size, cell) for f in self.features)])
         return np.asarray(weights / weights.max())
 
     @cached_property
     def variances(self) -> NDArray[np.float64]:
         """The variance of the noise on each measured value, steps or means, in units of alpha squared."""
-        scale = 1 / float(self.budget.sample)
+        scale = 1 / float(self.costs[0])
         if self.blocks is None:
             lengths = [stop - start for start, stop, _ in self.runs] if self.runs else [1] * self.sample.k
-            return 2 * (scale / np.array(lengths)) ** 2
+            return (1 if self.gaussian else 2) * (scale / np.array(lengths)) ** 2
         sizes = np.repeat(self.blocks, self.blocks)
         return np.asarray((sizes + 1) * (sizes + 2) / 3 * scale**2)
 
     def true_costs(self) -> dict[str, list[Cost]]:
         """Return the costs of the noise that is drawn, whose scales may have been rounded up."""
         plan = self.plan
+        if self.gaussian:
+            sigmas = [Fraction(*scale) for scale in (plan.sample_scale, *plan.feature_scales[:1])]
+            rho = [rho_of(plan.sensitivity, sigma) for sigma in sigmas]
+            return self.stages(Budget(self.budget.selection, rho[0], rho[1] if self.features else Fraction(0)))
         sample = plan.sensitivity * self.reach / Fraction(*plan.sample_scale)
         feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
         return self.stages(Budget(self.budget.selection, sample, feature))
@@ -215,11 +272,12 @@ class Calibration:
         """Return what each stage does and what its worst window costs."""
         guarantee, plan = self.guarantee, self.plan
         costs = self.true_costs()
+        spread = "standard deviation" if self.gaussian else "scale"
         does = {
             "sample": f"chooses {self.sample.k} steps by the sparse vector technique",
-            "perturb": f"measures {self._measured} with {self._noise_shown} noise of scale {self.scale:.6g}",
+            "perturb": f"measures {self._measured} with {self._noise_shown} {self.scale:.6g}",
             "features": f"measures the sums of {len(self.features)} features"
-            + (f" with scale {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
+            + (f" with {spread} {float(Fraction(*plan.feature_scales[0])) * self.grid:.6g}" if self.features else ""),
         }
         return [Stage(name.format(key), does[key], epsilon_of(stage, guarantee)) for key, stage in costs.items()]
 
@@ -230,27 +288,34 @@ class Calibration:
 
     @property
     def _noise_shown(self) -> str:
+        sums = " (on sums)" if isinstance(self.sample, BucketSampling) else ""
+        if self.gaussian:
+            return f"Gaussian{sums} noise of standard deviation"
         if self.blocks is None:
-            return "Laplace" if not isinstance(self.sample, BucketSampling) else "Laplace (on sums)"
-        return f"cube (in {len(self.blocks)} blocks of up to {max(self.blocks)})"
+            return f"Laplace{sums} noise of scale"
+        return f"cube (in {len(self.blocks)} blocks of up to {max(self.blocks)}) noise of scale"
 
     @cached_property
     def scale(self) -> float:
-        """The scale of the noise on measured steps, means in blocks or sums, in the units of the data."""
+        """The scale of the noise on measured steps, means in blocks or sums, in the units of the data.
+
+        For Gaussian noise it is the standard deviation.
+        """
         return float(Fraction(*self.plan.sample_scale)) * self.grid / self.reach
 
     def build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
         """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""
-        w, spent = self.guarantee.w, self.budget
+        w, (sample, feature_cost) = self.guarantee.w, self.costs
         return _core.Plan(
             w=w,
             alpha=self.guarantee.alpha,
             bounds=self.bounds,
             grid=self.grid,
             sampling=self.sampler_inputs(),
-            cost=spent.sample,
+            cost=sample,
             blocks=self.blocks,
-            features=[(list(feature.labels), spent.feature) for feature in self.features],
+            features=[(list(feature.labels), feature_cost) for feature in self.features],
             tree=None if parents is None else (parents, self.answer_weights().tolist()),
             streams=streams,
+            gaussian=self.gaussian,
         )

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from optstream.mechanism.release import Parts
     from optstream.mechanism.state import State
     from optstream.privacy.accounting import Cost
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Drawn", "Priced", "draw_period", "draw_periods", "price_next", "window_price"]
 
@@ -63,7 +64,7 @@ def price_next(mechanism: OptStream, state: State, period: int, held: Mapping[in
     made = chosen if steady else _with_room(chosen, before, _sources(held))
     costs = _costs(made, _sources(held))
     # The price of the steady state is known: the mechanism was calibrated to it.
-    price = made.steady_epsilon if steady else window_price(before, costs, mechanism.guarantee.w, sliding=_slides(made))
+    price = made.steady_epsilon if steady else window_price(before, costs, mechanism.guarantee)
     return Priced(made, costs, max(price, made.steady_epsilon))
 
 
@@ -87,17 +88,19 @@ def draw_periods(mechanism: OptStream, units: NDArray[np.int64], state: State) -
 
 
 @lru_cache(maxsize=512)
-def window_price(before: tuple[Cost, ...], costs: tuple[Cost, ...], w: int, *, sliding: bool = True) -> Fraction:
+def window_price(before: tuple[Cost, ...], costs: tuple[Cost, ...], guarantee: Guarantee) -> Fraction:
     """Return the worst window that meets a period, given what the one right before it cost.
 
+    >>> from optstream import Guarantee
     >>> from optstream.privacy.accounting import TouchCost
-    >>> half = (TouchCost(0, 4, Fraction(1, 2)),)
-    >>> window_price(half, half, 4), window_price((), half, 4)
+    >>> half, guarantee = (TouchCost(0, 4, Fraction(1, 2)),), Guarantee(epsilon=1, w=4)
+    >>> window_price(half, half, guarantee), window_price((), half, guarantee)
     (Fraction(1, 1), Fraction(1, 2))
     """
-    if not sliding:
-        return accounting.worst_window(costs, w)
-    first, windows = accounting.window_costs([*before, *(accounting.moved(cost, w) for cost in costs)], w)
+    w, delta = guarantee.w, guarantee.delta
+    if guarantee.neighbours == "aligned":
+        return accounting.worst_window(costs, w, delta)
+    first, windows = accounting.window_costs([*before, *(accounting.moved(cost, w) for cost in costs)], w, delta)
     return max((price for window, price in enumerate(windows, first) if window > 0), default=Fraction(0))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 from hashlib import sha256
 from importlib.metadata import version
@@ -24,7 +25,7 @@ from optstream.mechanism.state import State
 from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
-from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.projection import ConvexProjection, tree_of
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
-    from fractions import Fraction
 
     from numpy.typing import NDArray
 
@@ -84,7 +84,7 @@ class OptStream:
             default. Equal sampling reads nothing and has no share.
         bounds: Public lower and upper bound of the values, which are clamped to them.
         perturb: The noise on measured values: :class:`LaplaceNoise`, or :class:`CubeNoise` on blocks of them, which is
-            less for the same guarantee.
+            less for the same guarantee, or :class:`GaussianNoise` for a guarantee with a delta.
         reconstruct: How the steps follow from what was measured: on a :class:`Linear` line, or as the best
             :class:`Estimate` from this period and all before it.
         retune: Whether what is measured is chosen anew from what was released, now and then; see :meth:`auto`.
@@ -113,7 +113,7 @@ class OptStream:
     features: tuple[Feature, ...]
     split: tuple[Fraction, ...]
     bounds: tuple[float, float]
-    perturb: LaplaceNoise | CubeNoise
+    perturb: LaplaceNoise | CubeNoise | GaussianNoise
     reconstruct: Linear | Estimate
     retune: bool
     calibration: Literal["sound", "paper"]
@@ -130,7 +130,7 @@ class OptStream:
         bounds: tuple[float, float],
         features: Sequence[Feature] = (),
         split: Sequence[float | Fraction | Decimal] | None = None,
-        perturb: LaplaceNoise | CubeNoise | None = None,
+        perturb: LaplaceNoise | CubeNoise | GaussianNoise | None = None,
         reconstruct: Linear | Estimate | None = None,
         retune: bool = False,
         calibration: Literal["sound", "paper"] = "sound",
@@ -163,7 +163,9 @@ class OptStream:
             "hierarchy": hierarchy,
             "level_split": _level_shares(hierarchy, level_split),
         }
-        _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise)
+        _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise, GaussianNoise)
+        if isinstance(perturb, GaussianNoise) and not guarantee.delta:
+            raise ParameterError("delta is 0, but must be positive for GaussianNoise: Guarantee(..., delta=1e-6)")
         if calibration == "paper" and (
             (perturb is not None and perturb != LaplaceNoise())
             or isinstance(sample, BucketSampling)
@@ -192,7 +194,9 @@ class OptStream:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def _calibrated(self, guarantee: Guarantee, split: tuple[Fraction, ...]) -> Calibration:
+    def _calibrated(
+        self, guarantee: Guarantee, split: tuple[Fraction, ...], part: Fraction = Fraction(1)
+    ) -> Calibration:
         return Calibration(
             guarantee=guarantee,
             sample=self.sample,
@@ -203,6 +207,7 @@ class OptStream:
             weights=self.weights,
             grid=self.grid,
             bounds=self.bounds,
+            part=part,
         )
 
     @cached_property
@@ -216,6 +221,8 @@ class OptStream:
         if self.hierarchy is None:
             return (self._calibration,)
         epsilon = self.guarantee.epsilon
+        if isinstance(self.perturb, GaussianNoise):
+            return tuple(self._calibrated(self.guarantee, self.split, share) for share in self.level_split)
         parts = (self.guarantee.with_epsilon(epsilon * share) for share in self.level_split)
         return tuple(self._calibrated(part, self.split) for part in parts)
 
@@ -230,14 +237,15 @@ class OptStream:
             for depth, level in enumerate(self.levels)
         ]
         # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
-        # it would be in a single stream.
+        # it would be in a single stream; the variance of Gaussian noise is, so that there it is the share.
+        power = 1 if isinstance(self.perturb, GaussianNoise) else 2
         shares = np.array([float(share) for share in self.level_split])
         weights = self._calibration.answer_weights()
         first = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])[:-1]
         projection = TreeProjection(
             hierarchy,
             self.features,
-            shares[hierarchy.depths] ** 2,
+            shares[hierarchy.depths] ** power,
             weights[: self.guarantee.w],
             [float(weights[index]) for index in first],
         )
@@ -526,6 +534,7 @@ class OptStream:
                 level.plan.sample_scale,
                 level.plan.feature_scales,
                 level.blocks,
+                level.gaussian,
                 level.grid,
                 level.bounds,
             )
@@ -613,6 +622,7 @@ class OptStream:
             scales,
             _knots=knots,
             _blocks=self._calibration.blocks,
+            _gaussian=self._calibration.gaussian,
             _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
         )
 

@@ -7,9 +7,10 @@
     sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold, or "auto"
 
     # Optional, with their defaults:
-    perturb = { kind = "laplace" }         # or "cube" with block
+    perturb = { kind = "laplace" }         # or "cube" with block, or "gaussian"
     reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise
     retune = false         # or true: choose what is measured anew from what was released
+    delta = 0              # or the probability with which the promise may fail, such as 1e-6, for Gaussian noise
     neighbours = "sliding"
     features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
     calibration = "sound"
@@ -34,7 +35,7 @@ from optstream.estimate import Estimate
 from optstream.mechanism.optstream import OptStream
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
-from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
 from optstream.privacy.guarantee import Guarantee
@@ -46,6 +47,7 @@ __all__ = ["build", "canonical", "describe", "digest", "rational", "read_plan", 
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
 OPTIONAL = (
+    "delta",
     "neighbours",
     "perturb",
     "reconstruct",
@@ -64,7 +66,11 @@ KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] 
         "l1": (L1Sampling, ("k", "threshold"), ()),
         "bucket": (BucketSampling, (), ("k", "cuts")),
     },
-    "perturb": {"laplace": (LaplaceNoise, (), ()), "cube": (CubeNoise, (), ("block",))},
+    "perturb": {
+        "laplace": (LaplaceNoise, (), ()),
+        "cube": (CubeNoise, (), ("block",)),
+        "gaussian": (GaussianNoise, (), ()),
+    },
     "reconstruct": {"linear": (Linear, (), ()), "estimate": (Estimate, (), ("memory", "smooth", "season", "revise"))},
 }
 """For each replaceable step its kinds: what is made, from which needed and which optional parameters."""
@@ -100,6 +106,7 @@ def build(plan: Mapping[str, Any]) -> OptStream:
         w=w,
         alpha=_float("alpha", plan["alpha"]),
         neighbours=plan.get("neighbours", "sliding"),
+        delta=rational("delta", plan.get("delta", 0)),
     )
     bounds = _list("bounds", plan["bounds"])
     if len(bounds) != 2:  # noqa: PLR2004
@@ -155,6 +162,7 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "w": guarantee.w,
         "alpha": guarantee.alpha,
         "neighbours": guarantee.neighbours,
+        **({"delta": str(guarantee.delta)} if guarantee.delta else {}),
         "bounds": [float(bound) for bound in mechanism.bounds],
         "grid": mechanism.grid,
         "sample": _described("sample", mechanism.sample),

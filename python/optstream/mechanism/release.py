@@ -104,6 +104,7 @@ class Release:
     _grid: float
     _blocks: tuple[int, ...] | None = None
     _buckets: tuple[tuple[int, int], ...] | None = None
+    _gaussian: bool = False
     period: int | None = None
     """The number of the period in its stream, if it was released by one."""
     start: int | datetime | None = None
@@ -121,6 +122,9 @@ class Release:
 
     def _half_widths(self, knots: NDArray[np.int64], w: int, level: float) -> NDArray[np.float64]:
         """Return what the noise of each step stays within, in units of the scale."""
+        if self._gaussian:
+            # Sums of independent Gaussian variables are Gaussian.
+            return NormalDist().inv_cdf((1 + level) / 2) * self._gaussian_deviations(knots, w)
         if self._blocks is None and self._buckets is None:
             width = cache(partial(half_width, level=level))
             return np.array([width(share) for share in shares_of_right_knot(knots, w)])
@@ -145,6 +149,13 @@ class Release:
         """Return what was released as an array of periods, one stream and steps."""
         return self._rows[:, None]
 
+    def _gaussian_deviations(self, knots: NDArray[np.int64], w: int) -> NDArray[np.float64]:
+        if self._buckets is not None:
+            lengths = np.array([stop - start for start, stop in self._buckets])
+            return np.repeat(1 / lengths, lengths)
+        share = shares_of_right_knot(knots, w)
+        return np.asarray(np.hypot(share, 1 - share))
+
     def measured(self) -> list[Measured]:
         """Return what was measured of each period, if nothing has changed it since; the last period is -1."""
         periods = len(self._rows)
@@ -153,7 +164,8 @@ class Release:
             sizes = np.repeat(self._blocks, self._blocks)
             variances = (sizes + 1) * (sizes + 2) / 3
         else:
-            variances = np.array([2 / (stop - start) ** 2 for start, stop in runs])
+            factor = 1 if self._gaussian else 2
+            variances = np.array([factor / (stop - start) ** 2 for start, stop in runs])
         knots = np.broadcast_to(self._knots, (periods, len(runs)))
         return [
             Measured(
@@ -174,8 +186,8 @@ class Release:
         interval covers it with probability ``level`` at each step, separately. It does not cover the error of
         reconstructing steps between measured ones, nor clamping.
 
-        Without features it is exact for Laplace noise: a measured step carries that, a step between two of them a
-        weighted sum of their independent noises, whose law is known in closed form. With cube noise it is exact for
+        Without features it is exact for Laplace and Gaussian noise: a measured step carries that, a step between two of
+        them a weighted sum of independent noises, whose law is known in closed form. With cube noise it is exact for
         measured steps and means, and covers somewhat more than ``level`` between measured steps, where noise partly
         cancels. With features the projection has moved the values towards consistency; the interval is then that of
         the values before the projection, and its coverage is approximate.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import OptStreamError, ParameterError, ParameterTypeError
@@ -77,6 +78,7 @@ class State:
             "w": guarantee.w,
             "alpha": guarantee.alpha,
             "neighbours": guarantee.neighbours,
+            "delta": str(guarantee.delta),
             "last": self.last,
             "costs": accounting.to_data(self.costs),
             "memory": None if self.memory is None else self.memory.state(),
@@ -98,16 +100,17 @@ class State:
         guarantee = mechanism.guarantee
         try:
             last, costs = data["last"], accounting.from_data(data["costs"])
-            relation = data["w"], data["alpha"], data["neighbours"]
+            relation = data["w"], data["alpha"], data["neighbours"], Fraction(data["delta"])
             learnt = data["memory"]
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OptStreamError):
             raise ParameterError("state is damaged, but must be what a release, a stream or a tuning gave") from None
         if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not -LAST < last < LAST):
             raise ParameterError("state is damaged, but must name the last period")
-        if relation != (guarantee.w, guarantee.alpha, guarantee.neighbours):
+        if relation != (guarantee.w, guarantee.alpha, guarantee.neighbours, guarantee.delta):
             raise ParameterError(
-                f"state is of releases with w = {relation[0]}, alpha = {relation[1]} and {relation[2]} neighbours, but "
-                f"must have w = {guarantee.w}, alpha = {guarantee.alpha:g} and {guarantee.neighbours} neighbours"
+                f"state is of releases with w = {relation[0]}, alpha = {relation[1]}, {relation[2]} neighbours and "
+                f"delta = {float(relation[3]):g}, but must have w = {guarantee.w}, alpha = {guarantee.alpha:g}, "
+                f"{guarantee.neighbours} neighbours and delta = {float(guarantee.delta):g}"
             )
         memory = None
         if mechanism.estimator is not None:

@@ -27,7 +27,7 @@ from optstream.mechanism.release import Release
 from optstream.mechanism.state import State
 from optstream.mechanism.tree_release import TreeRelease
 from optstream.pictures import empty_figure
-from optstream.pipeline.perturbation import CubeNoise, LaplaceNoise
+from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling
 from optstream.privacy.budget import shown
@@ -50,6 +50,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Candidate", "Tuning", "following", "tune"]
 
+PURE = (LaplaceNoise(), CubeNoise())
+"""Noise of a pure guarantee."""
 LENGTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
 """Lengths of buckets that are tried, and these times powers of 32."""
 SPLITS = ((1, 1), (4, 1), (16, 1))
@@ -77,7 +79,7 @@ class Candidate:
     """A mechanism that was considered."""
 
     sample: Sampling
-    perturb: LaplaceNoise | CubeNoise
+    perturb: LaplaceNoise | CubeNoise | GaussianNoise
     reconstruct: Linear | Estimate
     split: tuple[int | Fraction, ...]
     expected_error: float
@@ -165,7 +167,7 @@ class Tuning:
             axes.plot(
                 *zip(*sorted(best.items()), strict=True),
                 color=colours[values],
-                linestyle="-" if noise == "cube" else "--",
+                linestyle={"cube": "-", "laplace": "--"}.get(noise, ":"),
                 marker="o" if measured == "means" else "^",
                 markersize=4,
                 linewidth=1,
@@ -247,7 +249,8 @@ def tune(
     learnt = _learnt(plain, history)
     judge = _Judge(plain, _memory_of(learnt).filters, scale)
     splits = SPLITS if features else ((1,),)
-    choices = list(_choices(guarantee.w, estimate, splits, buckets=buckets, lines=not features))
+    noises = PURE + ((GaussianNoise(),) if guarantee.delta else ())
+    choices = list(_choices(guarantee.w, estimate, splits, noises, buckets=buckets, lines=not features))
     table = sorted(
         (judge.candidate(*choice) for choice in tqdm(choices, desc="comparing", disable=None, leave=False)),
         key=lambda row: row.expected_error,
@@ -273,7 +276,9 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     if not (memory.measured in CHANGES or memory.measured % INTERVAL == 0):
         return now
     judge = _Judge(steady, memory.filters)
-    choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), buckets=True)
+    # What is traded between pure and Gaussian noise in the light of releases has no proof.
+    noises = (now.perturb,) if isinstance(now.perturb, GaussianNoise) else PURE
+    choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), noises, buckets=True)
     best = min((judge.candidate(*choice) for choice in choices), key=lambda row: row.expected_error)
     present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
     if best.expected_error > (1 - GAIN) * present.expected_error:
@@ -285,6 +290,7 @@ def _choices(
     w: int,
     estimate: Estimate | Linear,
     splits: Sequence[Sequence[int | Fraction]],
+    noises: Sequence[LaplaceNoise | CubeNoise | GaussianNoise],
     *,
     buckets: bool,
     lines: bool = True,
@@ -298,7 +304,7 @@ def _choices(
         # With k = w both measure every step.
         samples += [EqualSampling(k) for k in counts if min(2, w) <= k < w]
         follows += [Estimate(memory=False), *([Linear()] if lines else [])]
-    for sample, *rest in product(samples, (LaplaceNoise(), CubeNoise()), follows, splits):
+    for sample, *rest in product(samples, noises, follows, splits):
         if sample.k <= MOST or rest[1] == Linear():
             yield sample, *rest
 
@@ -323,7 +329,7 @@ class _Judge:
     def candidate(
         self,
         sample: Sampling,
-        perturb: LaplaceNoise | CubeNoise,
+        perturb: LaplaceNoise | CubeNoise | GaussianNoise,
         reconstruct: Linear | Estimate,
         split: Sequence[int | Fraction],
     ) -> Candidate:

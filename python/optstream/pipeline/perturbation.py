@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.pipeline.sampling import L1Sampling
-from optstream.privacy.accounting import Cost, TouchCost, epsilon_of
+from optstream.privacy.accounting import ChosenCosts, Cost, SquareCosts, TouchCost, epsilon_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from optstream.pipeline.sampling import Sampling
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["CubeNoise", "LaplaceNoise"]
+__all__ = ["CubeNoise", "GaussianNoise", "LaplaceNoise", "Noise"]
 
 
 @dataclass(frozen=True)
@@ -80,6 +80,34 @@ class CubeNoise:
     def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
         """Return what the blocks cost if touching one costs 1."""
         return _block_costs(self.blocks(sample, guarantee), sample, guarantee.w)
+
+
+@dataclass(frozen=True)
+class GaussianNoise:
+    """Perturb every measured value with independent discrete Gaussian noise: for a guarantee with a delta.
+
+    What a window of ``w`` measured steps tells grows with the root of ``w``, not with ``w``, so that the noise of a
+    long window is far less than with a pure guarantee. With sums of steps a window pays for the square of what it
+    covers.
+
+    Example:
+        >>> GaussianNoise()
+        GaussianNoise()
+    """
+
+    def blocks(self, sample: Sampling, guarantee: Guarantee) -> None:
+        """Return no blocks: every value has noise of its own."""
+
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
+        """Return what the measured values cost, in rho, if a change of each by that of one step costs 1."""
+        w = guarantee.w
+        if isinstance(sample, L1Sampling):
+            sample.selection_costs(w)
+            return [ChosenCosts(0, w, free=sample.positives(), cost=Fraction(1), gaussian=True)]
+        return [SquareCosts(start, (1,) * (stop - start), Fraction(1)) for start, stop in sample.runs(w)]
+
+
+Noise = LaplaceNoise | CubeNoise | GaussianNoise
 
 
 @lru_cache(maxsize=256)

@@ -10,8 +10,13 @@ the ratio of probabilities, at most the sum of what the window meets:
 * a :class:`ChosenCosts` for the worst choice of measured steps, where a sampler that looks at the data chooses them:
   the bound must hold for every choice, since the choice itself is released.
 
-Costs add up by adaptive composition. Everything is an exact rational, and everything that is calibrated, stated or
-charged goes through :func:`worst_window`.
+These are pure costs, in units of epsilon. Under Gaussian noise a window pays in units of rho instead, see
+:mod:`optstream.privacy.gaussian`: a :class:`SquareCosts` for the square of how much of a measurement it covers, or a
+:class:`ChosenCosts` that says so. A window of pure costs ``e`` and Gaussian costs ``rho`` is worth ``e`` plus what rho
+is worth with the delta of the guarantee.
+
+Costs of either unit add up by adaptive composition. Everything is an exact rational, and everything that is calibrated,
+stated or charged goes through :func:`worst_window`.
 """
 
 from __future__ import annotations
@@ -19,9 +24,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from optstream.errors import DataError
+from optstream.privacy.gaussian import epsilon_from, rho_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChosenCosts",
     "Cost",
+    "SquareCosts",
     "StepCosts",
     "TouchCost",
     "epsilon_of",
@@ -38,6 +45,7 @@ __all__ = [
     "held",
     "largest_factor",
     "moved",
+    "parts_of",
     "room_after",
     "scaled",
     "to_data",
@@ -75,7 +83,8 @@ class TouchCost:
 class ChosenCosts:
     """What a change costs when ``cost`` lies on both end steps and on ``free`` unknown others of ``start <= t < stop``.
 
-    Steps that are ``repeated`` hold the value of the last step before them that is not.
+    Steps that are ``repeated`` hold the value of the last step before them that is not. With ``gaussian`` noise on each
+    measured step the cost is in units of rho.
 
     >>> ChosenCosts(0, 48, free=8, cost=Fraction(1, 18)).free
     8
@@ -86,50 +95,107 @@ class ChosenCosts:
     free: int
     cost: Fraction
     repeated: frozenset[int] = frozenset()
+    gaussian: bool = False
 
 
-Cost = StepCosts | TouchCost | ChosenCosts
+@dataclass(frozen=True)
+class SquareCosts:
+    """What a change costs, in units of rho, of consecutive steps from ``start`` that one Gaussian measurement weighs.
+
+    Steps that change by one unit each move the measurement by the sum of their ``weights``; the cost is that of one
+    unit, and grows with the square.
+
+    >>> worst_window([SquareCosts(0, (1, 1, 1), Fraction(1, 100))], 2, delta=Fraction(1, 10**6)) < Fraction(11, 10)
+    True
+    """
+
+    start: int
+    weights: tuple[int, ...]
+    cost: Fraction
 
 
-def window_costs(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction]]:
+Cost = StepCosts | TouchCost | ChosenCosts | SquareCosts
+Number = TypeVar("Number", int, Fraction)
+
+
+def window_costs(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -> tuple[int, list[Fraction]]:
     """Return what every window of ``w`` steps costs that meets any of the costs, and the first step of the first one.
+
+    What Gaussian noise costs is converted to the epsilon that it has with a positive ``delta``.
 
     >>> window_costs([TouchCost(0, 2, Fraction(1))], 2)
     (-1, [Fraction(1, 1), Fraction(1, 1), Fraction(1, 1)])
     """
+    begin, pure, gaussian = _window_parts(costs, w)
+    return begin, [epsilon + epsilon_from(rho, delta) for epsilon, rho in zip(pure, gaussian, strict=True)]
+
+
+def _window_parts(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction], list[Fraction]]:
+    """Return the first window, and for each of them its pure costs and its Gaussian ones."""
     if not costs:
-        return 0, []
+        return 0, [], []
     begin = min(_first_step(cost) for cost in costs) - w + 1
-    end = max(cost.start + len(cost.costs) if isinstance(cost, StepCosts) else cost.stop for cost in costs)
-    # total[i] is the cost of the window that starts at begin + i; differences of it are cheap to deposit.
-    change = [Fraction(0)] * (end - begin + 1)
-    total = [Fraction(0)] * (end - begin)
+    end = max(_stop(cost) for cost in costs)
+    # Differences from one window to the next are cheap to deposit; sums over windows of choices are not.
+    change = {unit: [Fraction(0)] * (end - begin + 1) for unit in (False, True)}
+    chosen = {unit: [Fraction(0)] * (end - begin) for unit in (False, True)}
     for cost in costs:
         match cost:
             case StepCosts(start, values):
                 for step, value in enumerate(values, start):
-                    change[step - w + 1 - begin] += value
-                    change[step + 1 - begin] -= value
+                    change[False][step - w + 1 - begin] += value
+                    change[False][step + 1 - begin] -= value
             case TouchCost(start, stop, value):
-                change[start - w + 1 - begin] += value
-                change[stop - begin] -= value
+                change[False][start - w + 1 - begin] += value
+                change[False][stop - begin] -= value
             case ChosenCosts(_, stop, _, value):
                 for first in range(_first_step(cost) - w + 1, stop):
-                    total[first - begin] += value * _most_chosen(cost, first, first + w)
+                    chosen[cost.gaussian][first - begin] += value * _most_chosen(cost, first, first + w)
+            case SquareCosts():
+                for first, difference in _square_changes(cost, w):
+                    change[True][first - begin] += difference
             case _:
                 assert_never(cost)
-    return begin, [base + chosen for base, chosen in zip(accumulate(change), total, strict=False)]
+    pure, gaussian = (
+        [base + more for base, more in zip(accumulate(change[unit]), chosen[unit], strict=False)]
+        for unit in (False, True)
+    )
+    return begin, pure, gaussian
 
 
-def worst_window(costs: Sequence[Cost], w: int) -> Fraction:
-    """Return the largest cost of any ``w`` consecutive steps.
+def _square_changes(cost: SquareCosts, w: int) -> list[tuple[int, Fraction]]:
+    """Return the first steps of the windows that cost something else than the one before, and the difference."""
+    below = list(accumulate(cost.weights, initial=0))
+    count = len(cost.weights)
+    # A window gains a step of the measurement at its end, and loses one at its beginning.
+    places = {first for i in range(count) for first in (cost.start + i - w + 1, cost.start + i + 1)}
+    changes, before = [], Fraction(0)
+    for first in sorted(places):
+        low, high = max(first - cost.start, 0), min(first - cost.start + w, count)
+        now = cost.cost * (below[high] - below[low]) ** 2 if low < high else Fraction(0)
+        changes.append((first, now - before))
+        before = now
+    return changes
+
+
+def worst_window(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -> Fraction:
+    """Return the largest cost of any ``w`` consecutive steps, where Gaussian noise has a positive ``delta``.
 
     >>> worst_window([TouchCost(0, 4, Fraction(1)), TouchCost(4, 8, Fraction(1))], 4)
     Fraction(2, 1)
     >>> worst_window([StepCosts(0, (Fraction(1), Fraction(0)) * 4)], 4)
     Fraction(2, 1)
     """
-    return max(window_costs(costs, w)[1], default=Fraction(0))
+    _, pure, gaussian = _window_parts(costs, w)
+    # A window that has less of both than another needs no conversion.
+    largest: dict[Fraction, Fraction] = {}
+    for epsilon, rho in zip(pure, gaussian, strict=True):
+        largest[epsilon] = max(rho, largest.get(epsilon, rho))
+    worst, most = Fraction(0), Fraction(-1)
+    for epsilon, rho in sorted(largest.items(), reverse=True):
+        if rho > most:
+            worst, most = max(worst, epsilon + epsilon_from(rho, delta)), rho
+    return worst
 
 
 def _most_chosen(cost: ChosenCosts, first: int, last: int) -> int:
@@ -149,6 +215,17 @@ def _first_step(cost: Cost) -> int:
     return step
 
 
+def _stop(cost: Cost) -> int:
+    """Return the step after the last."""
+    match cost:
+        case StepCosts(start, values):
+            return start + len(values)
+        case SquareCosts(start, weights):
+            return start + len(weights)
+        case _:
+            return cost.stop
+
+
 def _past(repeated: frozenset[int], step: int) -> int:
     while step in repeated:
         step += 1
@@ -166,9 +243,25 @@ def epsilon_of(period: Sequence[Cost], guarantee: Guarantee) -> Fraction:
     >>> epsilon_of(svt, Guarantee(epsilon=1, w=48)), epsilon_of(svt, Guarantee(epsilon=1, w=48, neighbours="aligned"))
     (Fraction(2, 3), Fraction(1, 3))
     """
+    return worst_window(_met(period, guarantee), guarantee.w, guarantee.delta)
+
+
+def parts_of(period: Sequence[Cost], guarantee: Guarantee) -> tuple[Fraction, Fraction]:
+    """Return the most that any window of such a stream costs in pure epsilon, and the most in Gaussian rho.
+
+    >>> from optstream import Guarantee
+    >>> parts_of([TouchCost(0, 4, Fraction(1)), SquareCosts(1, (1, 1), Fraction(1, 8))], Guarantee(epsilon=1, w=4))
+    (Fraction(2, 1), Fraction(1, 2))
+    """
+    _, pure, gaussian = _window_parts(_met(period, guarantee), guarantee.w)
+    return max(pure, default=Fraction(0)), max(gaussian, default=Fraction(0))
+
+
+def _met(period: Sequence[Cost], guarantee: Guarantee) -> list[Cost]:
+    """Return all that one window can meet of a stream whose every period has the given costs."""
     if guarantee.neighbours == "aligned":
-        return worst_window(period, guarantee.w)
-    return worst_window([*period, *(moved(cost, guarantee.w) for cost in period)], guarantee.w)
+        return list(period)
+    return [*period, *(moved(cost, guarantee.w) for cost in period)]
 
 
 def moved(cost: Cost, by: int) -> Cost:
@@ -177,7 +270,7 @@ def moved(cost: Cost, by: int) -> Cost:
     >>> moved(TouchCost(0, 4, Fraction(1)), 48).start
     48
     """
-    if isinstance(cost, StepCosts):
+    if isinstance(cost, (StepCosts, SquareCosts)):
         return replace(cost, start=cost.start + by)
     if isinstance(cost, TouchCost):
         return replace(cost, start=cost.start + by, stop=cost.stop + by)
@@ -202,16 +295,26 @@ def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int) -> Fra
     >>> largest_factor([TouchCost(0, 4, Fraction(2))], [TouchCost(0, 4, Fraction(1))], 4)
     Fraction(1, 2)
     """
-    first, own = window_costs(costs, w)
-    others_first, rest = window_costs(others, w)
-    allowed = dict(enumerate(rest, others_first))
-    return min(allowed.get(window, Fraction(0)) / cost for window, cost in enumerate(own, first) if cost > 0)
+    others_first, *rest = _window_parts(others, w)
+    first, *own = _window_parts(costs, w)
+    return min(
+        _at(allowed, window - others_first) / cost
+        for mine, allowed in zip(own, rest, strict=True)
+        for window, cost in enumerate(mine, first)
+        if cost > 0
+    )
+
+
+def _at(costs: Sequence[Fraction], index: int) -> Fraction:
+    return costs[index] if 0 <= index < len(costs) else Fraction(0)
 
 
 def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarantee) -> Fraction:
     """Return the largest factor, at most 1, with which a period of some costs may follow one of others.
 
-    No window of both may cost more than epsilon; a period of either kind by itself must not.
+    No window of both may cost more than epsilon; a period of either kind by itself must not. Where there is Gaussian
+    noise, pure and Gaussian costs both keep to the most that either kind of period spends by itself: what is traded
+    between them on the way, in the light of what was released, has no proof.
 
     >>> from optstream import Guarantee
     >>> new = [TouchCost(0, 4, Fraction(1, 2))]
@@ -221,12 +324,17 @@ def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarant
     if guarantee.neighbours == "aligned":
         return Fraction(1)
     w = guarantee.w
-    first, spent = window_costs(before, w)
-    spent_at = dict(enumerate(spent, first))
-    begin, own = window_costs([moved(cost, w) for cost in costs], w)
+    first, *spent = _window_parts(before, w)
+    begin, *own = _window_parts([moved(cost, w) for cost in costs], w)
+    limits = [guarantee.epsilon, Fraction(0)]
+    if any(spent[1]) or any(own[1]):
+        limits[0] = max(parts_of(before, guarantee)[0], parts_of(costs, guarantee)[0])
+        rest = guarantee.epsilon - limits[0]
+        limits[1] = rho_from(rest, guarantee.delta) if rest > 0 else Fraction(0)
     room = [
-        (guarantee.epsilon - spent_at.get(window, Fraction(0))) / cost
-        for window, cost in enumerate(own, begin)
+        (limit - _at(used, window - first)) / cost
+        for limit, used, mine in zip(limits, spent, own, strict=True)
+        for window, cost in enumerate(mine, begin)
         if cost > 0
     ]
     return min(Fraction(1), *room)
@@ -250,22 +358,28 @@ def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:
     for cost in costs:
         match cost:
             case StepCosts(start, values):
-                result.append(_at_sources(dict(enumerate(values, start)), sources))
+                first, moved_values = _at_sources(dict(enumerate(values, start)), sources)
+                result.append(StepCosts(first, tuple(moved_values)))
             case TouchCost(start, _, _):
                 result.append(replace(cost, start=sources.get(start, start)))
             case ChosenCosts():
                 result.append(replace(cost, repeated=cost.repeated | frozenset(sources)))
+            case SquareCosts(start, weights):
+                # A change of the source moves the measurement by the weights of all steps that hold it.
+                first, moved_weights = _at_sources(dict(enumerate(weights, start)), sources)
+                result.append(replace(cost, start=first, weights=tuple(moved_weights)))
             case _:
                 assert_never(cost)
     return result
 
 
-def _at_sources(values: Mapping[int, Fraction], sources: Mapping[int, int]) -> StepCosts:
+def _at_sources(values: Mapping[int, Number], sources: Mapping[int, int]) -> tuple[int, list[Number]]:
     first = min(sources.get(step, step) for step in values)
-    costs = [Fraction(0)] * (max(values) + 1 - first)
+    zero = next(iter(values.values())) * 0
+    moved_values = [zero] * (max(values) + 1 - first)
     for step, value in values.items():
-        costs[sources.get(step, step) - first] += value
-    return StepCosts(first, tuple(costs))
+        moved_values[sources.get(step, step) - first] += value
+    return first, moved_values
 
 
 def to_data(costs: Sequence[Cost]) -> list[dict[str, Any]]:
@@ -274,7 +388,7 @@ def to_data(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     >>> to_data([TouchCost(0, 4, Fraction(1, 3))])
     [{'kind': 'touch', 'start': 0, 'stop': 4, 'cost': '1/3'}]
     """
-    kinds = {StepCosts: "steps", TouchCost: "touch", ChosenCosts: "chosen"}
+    kinds = {StepCosts: "steps", TouchCost: "touch", ChosenCosts: "chosen", SquareCosts: "squares"}
     return [
         {"kind": kinds[type(cost)], **{name: _plain(value) for name, value in vars(cost).items()}} for cost in costs
     ]
@@ -293,8 +407,11 @@ def from_data(data: Sequence[Mapping[str, Any]]) -> tuple[Cost, ...]:
                 costs.append(StepCosts(start, tuple(Fraction(value) for value in values)))
             case {"kind": "touch", "start": start, "stop": stop, "cost": cost}:
                 costs.append(TouchCost(start, stop, Fraction(cost)))
-            case {"kind": "chosen", "start": start, "stop": stop, "free": free, "cost": cost, "repeated": repeated}:
-                costs.append(ChosenCosts(start, stop, free, Fraction(cost), frozenset(repeated)))
+            case {"kind": "chosen", "start": start, "stop": stop, "free": free, "cost": cost}:
+                repeated, gaussian = frozenset(entry["repeated"]), bool(entry["gaussian"])
+                costs.append(ChosenCosts(start, stop, free, Fraction(cost), repeated, gaussian))
+            case {"kind": "squares", "start": start, "weights": weights, "cost": cost}:
+                costs.append(SquareCosts(start, tuple(int(weight) for weight in weights), Fraction(cost)))
             case _:
                 raise DataError(f"costs hold {entry!r}, but must be of a kind that this version knows")
     return tuple(costs)

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
-from decimal import Decimal  # noqa: TC003  (resolved by get_type_hints)
+from decimal import Decimal
 from fractions import Fraction
 from typing import Literal
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.privacy.budget import exact
+from optstream.privacy.gaussian import LARGEST_EPSILON, SMALLEST_DELTA
 
 __all__ = ["Guarantee", "Neighbours"]
 
 Neighbours = Literal["sliding", "aligned"]
+LARGEST_DELTA = Fraction(1, 100)
+"""A promise that fails for one entity in a hundred is none."""
 
 
 @dataclass(frozen=True, init=False)
@@ -29,6 +32,9 @@ class Guarantee:
         epsilon: The budget of any window, positive. A float is read as the decimal that it shows.
         w: The length of a window and of a released period, in steps.
         alpha: How much one entity may change the value of one step, positive.
+        delta: The probability with which the promise may fail for one entity and window; 0, the default, is the pure
+            promise, which never does. With a delta :class:`GaussianNoise` may be used. It must be well below one over
+            the number of entities, and does not add up over time: docs/choosing.md.
         neighbours: ``"sliding"`` protects any ``w`` consecutive steps. ``"aligned"`` protects only windows that lie
             inside one released period: weaker and cheaper.
 
@@ -41,6 +47,7 @@ class Guarantee:
     w: int
     alpha: float
     neighbours: Neighbours
+    delta: Fraction = field(repr=False, default=Fraction(0))
 
     def __init__(
         self,
@@ -49,6 +56,7 @@ class Guarantee:
         w: int,
         alpha: float = 1.0,
         neighbours: Neighbours = "sliding",
+        delta: float | Fraction | Decimal = 0,
     ) -> None:
         if isinstance(w, bool) or not isinstance(w, int):
             raise ParameterTypeError(f"w is of type {type(w).__name__}, but must be an int")
@@ -64,6 +72,9 @@ class Guarantee:
         object.__setattr__(self, "w", w)
         object.__setattr__(self, "alpha", float(alpha))
         object.__setattr__(self, "neighbours", neighbours)
+        object.__setattr__(self, "delta", _delta(delta))
+        if self.delta and self.epsilon > LARGEST_EPSILON:
+            raise ParameterError(f"epsilon is {epsilon}, but must be at most {LARGEST_EPSILON} with a delta")
 
     def with_epsilon(self, epsilon: Fraction) -> Guarantee:
         """Return the same guarantee with another budget.
@@ -71,9 +82,20 @@ class Guarantee:
         >>> Guarantee(epsilon=1, w=48).with_epsilon(Fraction(1, 2))
         Guarantee(epsilon=0.5, w=48, alpha=1.0, neighbours='sliding')
         """
-        return Guarantee(epsilon=epsilon, w=self.w, alpha=self.alpha, neighbours=self.neighbours)
+        return Guarantee(epsilon=epsilon, w=self.w, alpha=self.alpha, neighbours=self.neighbours, delta=self.delta)
 
     def __repr__(self) -> str:
         value = self.epsilon
         shown = str(float(value)) if Fraction(repr(float(value))) == value else f"Fraction('{value}')"
-        return f"Guarantee(epsilon={shown}, w={self.w}, alpha={self.alpha}, neighbours={self.neighbours!r})"
+        delta = f", delta={float(self.delta)!r}" if self.delta else ""
+        return f"Guarantee(epsilon={shown}, w={self.w}, alpha={self.alpha}, neighbours={self.neighbours!r}{delta})"
+
+
+def _delta(value: float | Fraction | Decimal) -> Fraction:
+    """Return a delta as an exact rational."""
+    if isinstance(value, (int, float, Decimal, Fraction)) and not isinstance(value, bool) and value == 0:
+        return Fraction(0)
+    delta = exact("delta", value)
+    if not SMALLEST_DELTA <= delta <= LARGEST_DELTA:
+        raise ParameterError(f"delta is {value}, but must be 0 or from {float(SMALLEST_DELTA):g} to {LARGEST_DELTA}")
+    return delta

@@ -63,8 +63,8 @@ class Statement:
         assumptions = "\n".join(f"  - {assumption}" for assumption in self.assumptions)
         return (
             f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
-            f"Epsilon asked for: {shown(guarantee.epsilon)}. True epsilon of the worst window: {shown(self.epsilon)} "
-            f"({self.calibration} calibration).{excess}\n"
+            f"Epsilon asked for: {shown(guarantee.epsilon)}{self._delta_shown}. "
+            f"True epsilon of the worst window: {shown(self.epsilon)} ({self.calibration} calibration).{excess}\n"
             f"{self.scope}\n"
             f"What the worst window of each stage costs:\n{stages}\n"
             f"Values are clamped to [{self.bounds[0]:g}, {self.bounds[1]:g}] and noise moves them on a grid of "
@@ -73,6 +73,13 @@ class Statement:
             f"optstream {self.version}"
         )
 
+    @property
+    def _delta_shown(self) -> str:
+        """The delta of the guarantee in words, if it has one."""
+        delta = float(self.guarantee.delta)
+        words = f", and with probability {delta:g} the promise may fail for an entity and a window (delta)"
+        return words if delta else ""
+
     def to_json(self) -> str:
         """Return the statement as JSON; exact rationals are strings such as ``"1/3"``."""
         content: dict[str, Any] = {
@@ -80,6 +87,7 @@ class Statement:
             "w": self.guarantee.w,
             "alpha": self.guarantee.alpha,
             "epsilon_requested": str(self.guarantee.epsilon),
+            **({"delta": str(self.guarantee.delta)} if self.guarantee.delta else {}),
             "epsilon_true": str(self.epsilon),
             "epsilon_true_decimal": float(shown(self.epsilon)),
             "scope": self.scope,

@@ -5,6 +5,7 @@ use std::time::Duration;
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use optstream_core::batch;
 use optstream_core::cube::CubeScale;
+use optstream_core::gaussian::Deviation;
 use optstream_core::ratio::Ratio;
 use optstream_core::rng::{Key, Source};
 use optstream_core::scale::Scale;
@@ -38,6 +39,17 @@ fn samplers(c: &mut Criterion) {
             b.iter_batched_ref(
                 || vec![0; VALUES],
                 |values| batch::laplace(values, &scale, &key, 1),
+                BatchSize::LargeInput,
+            );
+        });
+    }
+    for (name, numerator, denominator) in [("1", 1, 1), ("3/2", 3, 2), ("1000", 1000, 1), ("2^40", 1 << 40, 1)] {
+        let key = Key::from_entropy().expect("entropy");
+        let deviation = Deviation::new(scale(numerator, denominator));
+        group.bench_function(format!("gaussian, sigma {name}"), |b| {
+            b.iter_batched_ref(
+                || vec![0; VALUES],
+                |values| batch::gaussian(values, &deviation, &key, 1),
                 BatchSize::LargeInput,
             );
         });

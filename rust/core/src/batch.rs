@@ -7,6 +7,7 @@ use std::thread;
 
 use crate::Error;
 use crate::cube::{self, CubeScale};
+use crate::gaussian::{self, Deviation};
 use crate::laplace;
 use crate::rng::{Key, Keystream};
 use crate::scale::Scale;
@@ -19,6 +20,11 @@ pub const WORTH_THREADS: usize = 1 << 16;
 /// Adds independent Laplace noise to every value, as [`laplace::perturb`].
 pub fn laplace(values: &mut [i64], scale: &Scale, key: &Key, threads: usize) {
     for_each_chunk(values, CHUNK, threads, key, |chunk, stream| laplace::perturb(chunk, scale, stream));
+}
+
+/// Adds independent Gaussian noise to every value, as [`gaussian::perturb`].
+pub fn gaussian(values: &mut [i64], deviation: &Deviation, key: &Key, threads: usize) {
+    for_each_chunk(values, CHUNK, threads, key, |chunk, stream| gaussian::perturb(chunk, deviation, stream));
 }
 
 /// Adds cube noise to every block of `scale.length()` consecutive values, with the guarantee that `cube::perturb` states.
@@ -92,6 +98,13 @@ mod tests {
                 assert_eq!(alone, noise(threads), "{threads} threads");
             }
         }
+        let noise = |threads| {
+            let mut values = vec![0; 3 * WORTH_THREADS + 777];
+            gaussian(&mut values, &Deviation::new(scale()), &key(), threads);
+            values
+        };
+        assert!(noise(1).iter().filter(|&&z| z != 0).count() > WORTH_THREADS);
+        assert_eq!(noise(1), noise(7));
         for length in [5, 48, 5000] {
             let noise = |threads| {
                 let mut values = vec![0; length * (WORTH_THREADS / length + 3)];

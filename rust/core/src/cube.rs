@@ -106,7 +106,7 @@ fn kept<S: Source>(radius: u128, length: usize, source: &mut S) -> bool {
 ///
 /// Beyond 64 bits, words are drawn until as many bits as the bound has lie below it.
 #[inline]
-fn below<S: Source>(bound: u128, source: &mut S) -> u128 {
+pub(crate) fn below<S: Source>(bound: u128, source: &mut S) -> u128 {
     if let Ok(bound) = u64::try_from(bound) {
         return u128::from(source.below(bound));
     }

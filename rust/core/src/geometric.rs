@@ -143,6 +143,35 @@ fn survives<S: Source>(u: u64, n: u64, source: &mut S) -> bool {
     coin % 2 == 1
 }
 
+/// True with probability `exp(-(whole + f)/64)`, where `survives` is true with probability `exp(-f/64)` given that its
+/// first coin's factor 1/64 has come up.
+///
+/// # Guarantee
+/// A unit geometric reaches `whole` with probability `exp(-whole/64)`: `U >= F(whole)` with the uniform `U` of `unit`,
+/// settled like there by further digits. What exceeds the table is a product of probabilities, so that it takes coins of
+/// its own.
+#[inline(always)]
+pub(crate) fn keeps<S: Source>(mut whole: u64, source: &mut S, survives: impl FnOnce(&mut S) -> bool) -> bool {
+    loop {
+        let lane = source.lane();
+        if !reaches_unit(whole.min(u64::from(SPAN)), lane >> (32 - CHOICE_BITS), source) {
+            return false;
+        }
+        if whole <= u64::from(SPAN) {
+            return lane & COIN_MASK != 0 || survives(source);
+        }
+        whole = whole.saturating_sub(u64::from(SPAN));
+    }
+}
+
+/// Whether `U >= F(v)`, where `U` starts with the 25 bits of `choice`; needs `v <= 512`.
+#[inline(always)]
+#[expect(clippy::indexing_slicing, reason = "v is at most 512")]
+fn reaches_unit<S: Source>(v: u64, choice: u32, source: &mut S) -> bool {
+    let v = usize::try_from(v).unwrap_or(SPAN_LENGTH);
+    choice > THRESHOLDS[v] || (choice == THRESHOLDS[v] && (v == 0 || reaches(v, source)))
+}
+
 #[expect(clippy::arithmetic_side_effects, reason = "evaluated by the compiler, which refuses overflow")]
 #[expect(clippy::indexing_slicing, reason = "evaluated by the compiler, which refuses a wrong index")]
 #[expect(clippy::as_conversions, clippy::cast_possible_truncation, reason = "evaluated by the compiler, from 25 bits")]

@@ -1,7 +1,7 @@
 //! Exact noise on an integer grid: the part of optstream whose correctness *is* the privacy guarantee.
 //!
 //! Data enters through [`grid`], which turns floats into integers without widening their sensitivity. Noise is drawn by
-//! [`laplace`] and [`cube`], both built on [`geometric`], from the bits of a [`rng::Source`]. Nothing in between is a
+//! [`laplace`], [`cube`] and [`gaussian`], all built on [`geometric`], from the bits of a [`rng::Source`]. Nothing in between is a
 //! float, a rounded probability or a generator that outlives the call that made it.
 //!
 //! The crate knows nothing of Python. It holds no `unsafe` code of its own, and apart from the two commented doors in
@@ -25,6 +25,7 @@ pub mod batch;
 pub mod cube;
 mod digits;
 pub mod error;
+pub mod gaussian;
 pub mod geometric;
 pub mod grid;
 pub mod laplace;

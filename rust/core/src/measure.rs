@@ -2,6 +2,7 @@
 
 use crate::Error;
 use crate::cube::{self, CubeScale};
+use crate::gaussian::{self, Deviation};
 use crate::laplace;
 use crate::rng::Source;
 use crate::scale::Scale;
@@ -35,6 +36,17 @@ pub enum Noise {
     Laplace(Scale),
     /// Cube noise on blocks of consecutive values, whose lengths the scales tell.
     Cube(Vec<CubeScale>),
+    /// Independent Gaussian noise on every value.
+    Gaussian(Deviation),
+}
+
+/// The noise on the sums of a feature.
+#[derive(Debug, Clone, Copy)]
+pub enum FeatureNoise {
+    /// Laplace noise of a scale.
+    Laplace(Scale),
+    /// Gaussian noise of a standard deviation.
+    Gaussian(Deviation),
 }
 
 /// A partition of the period whose cell sums are measured.
@@ -42,8 +54,8 @@ pub enum Noise {
 pub struct Feature {
     /// The cell of each step.
     pub labels: Vec<usize>,
-    /// The scale of the noise on every sum.
-    pub scale: Scale,
+    /// The noise on every sum.
+    pub noise: FeatureNoise,
 }
 
 /// Everything that determines how a period is measured; built and checked once, used for every period.
@@ -146,7 +158,8 @@ impl Plan {
     /// at all, or nothing if they are fixed. With Laplace noise each changed step of a measured run costs `times a/b`. With
     /// cube noise a block costs `L a/b` as soon as a step of it changes, with `L` the largest `times (stop - start)` of its
     /// runs, since no value of it moves by more than `L a`. Each changed step costs `a/b_f` for every feature `f`, since it
-    /// moves one of its sums by at most `a`. The costs add up (adaptive composition).
+    /// moves one of its sums by at most `a`. The costs add up (adaptive composition). Gaussian noise has no such cost: what
+    /// it is worth follows from by how much each of its values moves, see [`gaussian::perturb`].
     ///
     /// # Errors
     /// [`Error::Parameter`] if the period has another length.
@@ -176,6 +189,7 @@ impl Plan {
                     rest = after;
                 }
             }
+            Noise::Gaussian(deviation) => gaussian::perturb(&mut out.samples, deviation, source),
         }
         out.cells.clear();
         for feature in &self.features {
@@ -190,7 +204,10 @@ impl Plan {
                 }
             }
             if let Some(sums) = out.cells.get_mut(first..) {
-                laplace::perturb(sums, &feature.scale, source);
+                match &feature.noise {
+                    FeatureNoise::Laplace(scale) => laplace::perturb(sums, scale, source),
+                    FeatureNoise::Gaussian(deviation) => gaussian::perturb(sums, deviation, source),
+                }
             }
         }
         Ok(())
@@ -234,7 +251,7 @@ mod tests {
     }
 
     fn feature(labels: &[usize]) -> Feature {
-        Feature { labels: labels.to_vec(), scale: silent() }
+        Feature { labels: labels.to_vec(), noise: FeatureNoise::Laplace(silent()) }
     }
 
     fn steps(steps: &[usize]) -> Sampling {
@@ -282,6 +299,21 @@ mod tests {
         cube::perturb(&mut second, &blocks[1], &mut source);
         assert_eq!(period.samples, [first[0], first[1], second[0]]);
         assert!(Plan::new(4, 100, steps(&[0, 3]), Noise::Cube(blocks), vec![]).is_err());
+    }
+
+    /// Gaussian noise is drawn for the samples and then for the cells of each feature.
+    #[test]
+    fn samples_and_sums_have_gaussian_noise() {
+        let deviation = Deviation::new(Scale::new(50, &Ratio::new("epsilon", 1, 1).unwrap()).unwrap());
+        let features = vec![Feature { labels: vec![0, 0, 1, 1], noise: FeatureNoise::Gaussian(deviation) }];
+        let plan = Plan::new(4, 100, steps(&[0, 3]), Noise::Gaussian(deviation), features).unwrap();
+        let key = Key::from_entropy().unwrap();
+        let mut period = Period::default();
+        plan.measure(&[1, 2, 3, 4], &mut key.stream(7), &mut period).unwrap();
+        let (mut samples, mut cells, mut source) = ([1, 4], [3, 7], key.stream(7));
+        gaussian::perturb(&mut samples, &deviation, &mut source);
+        gaussian::perturb(&mut cells, &deviation, &mut source);
+        assert_eq!((period.samples, period.cells), (samples.to_vec(), cells.to_vec()));
     }
 
     #[test]

@@ -13,7 +13,7 @@ mod release;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use crate::noise::{CuratorKey, above_threshold, cube, default_grid, laplace};
+    use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace};
     #[pymodule_export]
     use crate::release::{Forest, Plan, Product, quantise};
 }

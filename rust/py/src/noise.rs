@@ -3,6 +3,7 @@
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
 use optstream_core::batch::{self, WORTH_THREADS};
 use optstream_core::cube::CubeScale;
+use optstream_core::gaussian::Deviation;
 use optstream_core::grid::{Grid, default_step};
 use optstream_core::rng::{Key, Secret};
 use optstream_core::scale::Scale;
@@ -123,6 +124,29 @@ pub fn laplace<'py>(
     let noisy = py.detach(|| {
         let threads = threads(units.len());
         batch::laplace(&mut units, &scale, &key, threads);
+        grid.values(units)
+    });
+    Ok(noisy.into_pyarray(py))
+}
+
+/// Discrete Gaussian noise on every value; see `optstream.noise.gaussian`. `ratio` is the sensitivity divided by sigma.
+#[pyfunction]
+#[pyo3(signature = (values, sensitivity, ratio, bounds, grid=None, retry=None))]
+pub fn gaussian<'py>(
+    py: Python<'py>,
+    values: &Bound<'py, PyAny>,
+    sensitivity: &Bound<'py, PyAny>,
+    ratio: &Bound<'py, PyAny>,
+    bounds: &Bound<'py, PyAny>,
+    grid: Option<&Bound<'py, PyAny>>,
+    retry: Retry<'py>,
+) -> PyResult<Bound<'py, PyArray1<f64>>> {
+    let Request { grid, scale, mut units, .. } = Request::read(values, &[1], sensitivity, ratio, bounds, grid)?;
+    let key = key(retry, &units)?;
+    let deviation = Deviation::new(scale);
+    let noisy = py.detach(|| {
+        let threads = threads(units.len());
+        batch::gaussian(&mut units, &deviation, &key, threads);
         grid.values(units)
     });
     Ok(noisy.into_pyarray(py))

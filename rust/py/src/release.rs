@@ -5,8 +5,9 @@ use std::thread;
 use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use optstream_core::Error;
 use optstream_core::cube::CubeScale;
+use optstream_core::gaussian::Deviation;
 use optstream_core::grid::{Grid, check};
-use optstream_core::measure::{Feature, Noise, Period, Plan as Measurement, Run, Sampling};
+use optstream_core::measure::{Feature, FeatureNoise, Noise, Period, Plan as Measurement, Run, Sampling};
 use optstream_core::rng::Key;
 use optstream_core::scale::Scale;
 use optstream_core::svt::{L1Sampler, SparseVector, Unit};
@@ -47,7 +48,7 @@ pub struct Plan {
 #[pymethods]
 impl Plan {
     #[new]
-    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams=1))]
+    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams=1, gaussian=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a constructor that one Python class calls")]
     fn new(
         w: usize,
@@ -60,6 +61,7 @@ impl Plan {
         features: &Bound<'_, PyAny>,
         tree: &Bound<'_, PyAny>,
         streams: u64,
+        gaussian: bool,
     ) -> PyResult<Self> {
         if w > LONGEST {
             return Err(raise(Error::parameter("w", w, format!("at most {LONGEST}"))));
@@ -83,13 +85,17 @@ impl Plan {
             .extract::<Vec<(Vec<usize>, Bound<'_, PyAny>)>>()
             .map_err(|_| wrong_type("features", "something else", "pairs of labels and a budget"))?
             .into_iter()
-            .map(|(labels, cost)| Ok(Feature { labels, scale: scale(sensitivity, &cost)? }))
+            .map(|(labels, cost)| Ok((labels, scale(sensitivity, &cost)?)))
             .collect::<PyResult<Vec<_>>>()?;
-        let feature_scales = features.iter().map(|feature| feature.scale).collect();
+        let feature_scales = features.iter().map(|(_, scale)| *scale).collect();
+        let noise =
+            |scale| if gaussian { FeatureNoise::Gaussian(Deviation::new(scale)) } else { FeatureNoise::Laplace(scale) };
+        let features = features.into_iter().map(|(labels, scale)| Feature { labels, noise: noise(scale) }).collect();
         // A block is moved by all of its steps: every value by `times (stop - start)`, which is the same for all.
         let reach = if blocks.is_some() { reach(&sampling) } else { 1 };
         let scale = scale(sensitivity.saturating_mul(reach), cost)?;
         let noise = match blocks {
+            None if gaussian => Noise::Gaussian(Deviation::new(scale)),
             None => Noise::Laplace(scale),
             Some(lengths) => {
                 let blocks = lengths.into_iter().map(|length| CubeScale::new(scale, length).map_err(raise));
@@ -111,7 +117,8 @@ impl Plan {
         self.sensitivity
     }
 
-    /// The scale of the noise on the measured steps, in grid units, as numerator and denominator.
+    /// The scale of the noise on the measured steps, for Gaussian noise its standard deviation, in grid units, as
+    /// numerator and denominator.
     #[getter]
     fn sample_scale(&self) -> (u64, u64) {
         fraction(&self.scale)
