@@ -414,6 +414,7 @@ class TestFiles:
     def test_what_is_not_a_ledger_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "other"
         path.write_bytes(b"period,value\n1,2\n" * 1000)
+        path.chmod(0o600)
         before = path.read_bytes()
         with pytest.raises(ops.LedgerError, match="not a database"):
             ops.Ledger(path, create=True)
@@ -421,6 +422,7 @@ class TestFiles:
         with sqlite3.connect(tmp_path / "app.db") as other:
             other.execute("CREATE TABLE customers (name TEXT)")
         other.close()
+        (tmp_path / "app.db").chmod(0o600)
         with pytest.raises(ops.LedgerError, match="other tables, but must be a ledger"):
             ops.Ledger(tmp_path / "app.db", create=True)
         with pytest.raises(ops.LedgerError):
@@ -437,6 +439,7 @@ class TestFiles:
                 damaged[generator.randrange(len(whole))] ^= generator.randrange(1, 256)
             path = tmp_path / f"damaged{trial}.db"
             path.write_bytes(damaged if generator.random() < 0.9 else damaged[: generator.randrange(len(whole))])
+            path.chmod(0o600)
             period = generator.randrange(len(released))
             try:
                 with ops.Ledger(path, create=False) as ledger:

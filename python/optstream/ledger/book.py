@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from unicodedata import normalize
 
@@ -22,8 +23,9 @@ from optstream.ledger.protocol import Protocol
 from optstream.ledger.records import Entry, Head, Remaining, Verification
 from optstream.ledger.releases import stored
 from optstream.ledger.review import windows_left
-from optstream.ledger.schema import open_tables
+from optstream.ledger.schema import About, open_tables
 from optstream.ledger.sqlite import SQLite
+from optstream.ledger.witness import Witness
 from optstream.mechanism.loop import Drawn, Priced, price_next
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, public_memory
@@ -70,6 +72,9 @@ class Ledger:
         create: Whether to make a ledger where there is none. Without it a missing one is an error: a wrong path would
             otherwise be a fresh budget.
         expect: The :attr:`identity` that the ledger must have, if given.
+        witness: The path or URL of a witness on another disk or in another database, which is advanced before a release
+            is returned. A ledger that is behind it, because it was restored from an older copy, is refused. Made, or
+            told of this ledger, if ``create`` is true.
         timeout: Seconds to wait for another process.
 
     Raises:
@@ -94,30 +99,43 @@ class Ledger:
         key: CuratorKey | str | Path | None = None,
         create: bool = False,
         expect: str | None = None,
+        witness: str | Path | None = None,
         timeout: float = 30.0,
     ) -> None:
         curator = find_key(key)
+        self._witness: Witness | None = None
         self._database = _open(url, create=create, timeout=timeout)
-        about = open_tables(self._database, create=create)
+        try:
+            about = open_tables(self._database, create=create)
+            self._check(about, expect)
+            self._identity = about.identity
+            self._seals = Seals(about.digest_key, curator)
+            self._log = Log(self._database, self._seals)
+            self._plans = Plans(self._database)
+            self._charges = Charges(self._log, self._plans)
+            self._memories = Memories(self._database, self._seals, self._plans.mechanism)
+            digester = curator or CuratorKey(about.digest_key)
+            self._protocol = Protocol(self._log, self._plans, self._charges, self._memories, digester)
+            if witness is not None:
+                self._witness = Witness(_open(witness, create=create, timeout=timeout), about.identity, create=create)
+                with self._database.transaction(write=False) as reading:
+                    self._witness.check(reading, self._database.location)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, about: About, expect: str | None) -> None:
+        """Raise unless a ledger is one that may be used, and the one that is meant."""
         if about.backup is not None:
             raise LedgerError(
-                f"ledger {self._database.location} is a backup of {about.backup}: `optstream ledger restore` makes a "
-                "ledger of it"
+                f"ledger {self._database.location} is a backup made at {about.backup}: `optstream ledger restore` "
+                "makes a ledger of it"
             )
         if expect is not None and expect != about.identity:
             raise LedgerError(
-                f"ledger {self._database.location} has the identity {about.identity}, but {expect!r} is "
-                "expected: it is another ledger"
+                f"ledger {self._database.location} has the identity {about.identity}, but {expect!r} is expected: it "
+                "is another ledger"
             )
-        self._identity = about.identity
-        self._seals = Seals(about.digest_key, curator)
-        self._log = Log(self._database, self._seals)
-        self._plans = Plans(self._database)
-        self._charges = Charges(self._log, self._plans)
-        self._memories = Memories(self._database, self._seals, self._plans.mechanism)
-        self._protocol = Protocol(
-            self._log, self._plans, self._charges, self._memories, curator or CuratorKey(about.digest_key)
-        )
 
     def __enter__(self) -> Self:
         return self
@@ -133,6 +151,8 @@ class Ledger:
     def close(self) -> None:
         """Close the connections. Nothing is pending: every transaction is durable when it ends."""
         self._database.close()
+        if self._witness is not None:
+            self._witness.close()
 
     # What users ask for.
 
@@ -199,6 +219,20 @@ class Ledger:
         """
         stream = _name(stream)
         _check_period(period, len(units))
+        released = self._released(mechanism, units, stream, period, held, memory, finish)
+        self._witnessed(stream)
+        return released
+
+    def _released(  # noqa: PLR0917
+        self,
+        mechanism: OptStream,
+        units: NDArray[np.int64],
+        stream: str,
+        period: int,
+        held: Mapping[int, int] | None,
+        memory: Mapping[str, Any] | None,
+        finish: Callable[[Transaction], None] | None,
+    ) -> list[Drawn]:
         if mechanism.estimator is None:
             priced = self._next(mechanism, stream, period, held, None)
             parts = self._protocol.release(
@@ -448,6 +482,18 @@ class Ledger:
         return lambda change: observations.keep(change, self._seals, stream, revision=revision, forget=forget, add=add)
 
     # Rows.
+
+    def _witnessed(self, stream: str) -> None:
+        """Tell the witness how far a stream has come, before anything leaves."""
+        if self._witness is None:
+            return
+        head = self._log.durable.get(stream)
+        if head is None:
+            with self._database.transaction(write=False) as reading:
+                head = self._log.last_release(reading, stream)
+        if head is not None:
+            reading_of = partial(self._database.transaction, write=False)
+            self._witness.advance(stream, head, reading_of, self._database.location)
 
     def _all(self, stream: str) -> View:
         with self._database.transaction(write=False) as reading:

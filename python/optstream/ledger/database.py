@@ -7,7 +7,9 @@ import random
 import time
 from abc import ABC, abstractmethod
 from contextlib import contextmanager
+from threading import Condition, RLock, local
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from weakref import WeakSet
 
 from optstream.errors import LedgerError
 
@@ -57,12 +59,18 @@ class Database(ABC, Generic[Connection]):
     duplicates: type[Exception]
     """What the driver raises if a row with the same key is there."""
 
+    survives_fork: bool = True
+    """Whether a process may make connections although it has inherited some that were in use."""
+
     def __init__(self) -> None:
         """Start with no connection."""
         self._idle = _pools()
-        self._process = os.getpid()
-        self._inherited: list[dict[bool, list[Connection]]] = []
-        self._closed = False
+        self._gate = Condition(RLock())
+        self._busy = 0
+        self._mine = local()
+        self._inherited: list[Any] = []
+        self._broken = self._closed = False
+        EVERY.add(self)
 
     @abstractmethod
     def _connect(self, *, forced: bool) -> Connection:
@@ -112,10 +120,11 @@ class Database(ABC, Generic[Connection]):
         try:
             with self._begin(connection, write=write) as inside:
                 yield inside
+            self._check_place(connection)
         except BaseException as error:
             self._give_up(connection, error, forced=True)
             raise
-        self._idle[True].append(connection)
+        self._give_back(connection, forced=True)
 
     def write_alone(self, statement: str, values: Sequence[Any], *, forced: bool = True) -> int:
         """Carry out one statement as a transaction, without the journeys that one of several needs.
@@ -126,45 +135,79 @@ class Database(ABC, Generic[Connection]):
         connection = self._borrow(forced=forced)
         try:
             written = self._alone(connection).write(statement, values)
+            if forced:
+                self._check_place(connection)
         except BaseException as error:
             self._give_up(connection, error, forced=forced)
             raise
-        self._idle[forced].append(connection)
+        self._give_back(connection, forced=forced)
         return written
 
     def _give_up(self, connection: Connection, error: BaseException, *, forced: bool) -> None:
         """Put a connection back or away, and raise what the driver raised as an error of the ledger."""
         if isinstance(error, Exception) and not isinstance(error, self.errors):
             # The caller's own, raised inside a transaction that is rolled back by now.
-            self._idle[forced].append(connection)
+            self._give_back(connection, forced=forced)
             return
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
+        self._done()
         if isinstance(error, self.errors):
             kind = BehindError if isinstance(error, self.duplicates) else LedgerError
             raise kind(f"ledger {self.location}: {self._explain(error)}") from error
 
+    def _give_back(self, connection: Connection, *, forced: bool) -> None:
+        self._idle[forced].append(connection)
+        self._done()
+
+    def _done(self) -> None:
+        """Note that a thread is out of a transaction."""
+        with self._gate:
+            self._busy -= 1
+            self._mine.busy -= 1
+            self._gate.notify_all()
+
     def close(self) -> None:
         """Close all connections."""
         self._closed = True
-        if self._process == os.getpid():
-            for idle in self._idle.values():
-                while idle:
-                    self._close(idle.pop())
+        with self._gate:
+            self._close_idle(last=True)
+
+    def _check_place(self, connection: Connection) -> None:
+        """Raise unless what a connection has written is where the next process will look."""
+
+    def _last_words(self, connection: Connection) -> None:
+        """Do what is to be done before the last connection is closed."""
+
+    def _close_idle(self, *, last: bool = False) -> None:
+        for idle in self._idle.values():
+            while idle:
+                connection = idle.pop()
+                if last and not self._busy and not any(self._idle.values()):
+                    self._last_words(connection)
+                self._close(connection)
 
     def _borrow(self, *, forced: bool) -> Connection:
+        # Nobody passes while the process is being forked.
+        with self._gate:
+            self._busy += 1
+            self._mine.busy = getattr(self._mine, "busy", 0) + 1
         try:
             return self._connection(forced=forced)
-        except self.errors as error:
-            raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
+        except BaseException as error:
+            self._done()
+            if isinstance(error, self.errors):
+                raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
+            raise
 
     def _connection(self, *, forced: bool) -> Connection:
         if self._closed:
             raise LedgerError(f"ledger {self.location} is closed, but must be open")
-        if self._process != os.getpid():
-            # Connections of the parent process must be neither used nor closed here, so they are kept for good.
-            self._inherited.append(self._idle)
-            self._idle, self._process = _pools(), os.getpid()
+        if self._broken:
+            raise LedgerError(
+                f"ledger {self.location} was in use when this process was forked, and cannot be used here: open it "
+                "after the fork"
+            )
         idle = self._idle[forced]
         while idle:
             try:
@@ -177,6 +220,51 @@ class Database(ABC, Generic[Connection]):
             self._close(connection)
         return self._connect(forced=forced)
 
+    # No connection lives across a fork: locks of a file belong to the process that took them.
+
+    def before_fork(self) -> None:
+        """Let all transactions of other threads end, close the connections, and let nobody begin."""
+        self._gate.acquire()
+        own = getattr(self._mine, "busy", 0)
+        self._gate.wait_for(lambda: self._busy <= own, timeout=PATIENCE)
+        self._close_idle()
+
+    def after_fork_in_parent(self) -> None:
+        """Go on."""
+        self._gate.release()
+
+    def after_fork_in_child(self) -> None:
+        """Start without connections. What was in use is neither used nor closed here, so it is kept for good."""
+        self._broken = self._busy > 0 and not self.survives_fork
+        self._inherited.append(self._idle)
+        self._idle, self._busy = _pools(), 0
+        self._gate, self._mine = Condition(RLock()), local()
+
 
 def _pools() -> dict[bool, list[Any]]:
     return {True: [], False: []}
+
+
+PATIENCE = 60
+"""The most seconds that a fork waits for other threads to end their transactions."""
+EVERY: WeakSet[Database[Any]] = WeakSet()
+_forking: list[Database[Any]] = []
+
+
+def _before_fork() -> None:
+    _forking[:] = sorted(EVERY, key=id)
+    for database in _forking:
+        database.before_fork()
+
+
+def _after_fork_in_parent() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_parent()
+
+
+def _after_fork_in_child() -> None:
+    while _forking:
+        _forking.pop().after_fork_in_child()
+
+
+os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork_in_child)

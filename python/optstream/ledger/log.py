@@ -42,6 +42,9 @@ NEXT = (
     " ON CONFLICT DO NOTHING"
 )
 HEAD = "SELECT number, hash FROM optstream_entries WHERE stream = ? ORDER BY number DESC LIMIT 1"
+LAST_RELEASE = (
+    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind = 'release' ORDER BY number DESC LIMIT 1"
+)
 AT = "SELECT hash FROM optstream_entries WHERE stream = ? AND number = ?"
 ONWARD = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND number > ? ORDER BY number LIMIT {CHUNK}"
 ABOUT = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND period BETWEEN ? AND ? ORDER BY number"
@@ -236,6 +239,11 @@ class Log:
         for number, hashed in reading.rows(HEAD, (stream,)):
             return Head(number, bytes(hashed))
         raise _unknown(stream)
+
+    def last_release(self, reading: Transaction, stream: str) -> Head | None:
+        """Return the last entry that has released something; it is on the disk."""
+        rows = reading.rows(LAST_RELEASE, (stream,))
+        return Head(rows[0][0], bytes(rows[0][1])) if rows else None
 
     def check_key(self, view: View) -> None:
         """Raise if a stream was begun with another key."""

@@ -1,13 +1,21 @@
-"""A ledger in a file, by SQLite."""
+"""A ledger in a file, by SQLite.
+
+POSIX locks belong to a process and a file: a fork loses them, and so does closing any descriptor of the file. Who then
+closes the last connection that it knows of would delete the write-ahead log under a process that goes on writing to it.
+So no connection lives across a fork, nothing else opens the file, closing never removes the log, and after every
+transaction the file and the log at the path must be those that were written.
+"""
 
 from __future__ import annotations
 
 import os
-import sqlite3
+import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import apsw
 
 from optstream.errors import LedgerError
 from optstream.ledger.database import Database
@@ -26,76 +34,147 @@ PRAGMAS = (
     "secure_delete = ON",
     "trusted_schema = OFF",
 )
+Place = tuple[int, int]
+"""The device and the inode of a file."""
 
 
-class SQLite(Database[sqlite3.Connection]):
+class FileConnection(apsw.Connection):
+    """A connection that knows which log it writes to."""
+
+    log: Place | None = None
+
+
+class SQLite(Database[FileConnection]):
     """A file with a write-ahead log, forced to disk at every commit."""
 
     blob, clustered = "BLOB", "WITHOUT ROWID"
+    survives_fork = False
     # The message about a damaged file may quote bytes that are no text.
-    errors, duplicates = (sqlite3.Error, UnicodeDecodeError), sqlite3.IntegrityError
+    errors, duplicates = (apsw.Error, UnicodeDecodeError), apsw.ConstraintError
 
     def __init__(self, path: str | Path, *, create: bool, timeout: float) -> None:
         """Make the file, readable by its owner alone, unless it exists."""
         super().__init__()
-        self._path, self._timeout = Path(path).absolute(), timeout
+        self._given, self._timeout = Path(path).absolute(), timeout
         self.location = str(path)
         try:
             if create:
                 with suppress(FileExistsError):
-                    os.close(os.open(self._path, os.O_CREAT | os.O_EXCL, 0o600))
-            elif not self._path.is_file():
-                raise LedgerError(f"ledger {path} does not exist, but must")
+                    os.close(os.open(self._given, os.O_CREAT | os.O_EXCL, 0o600))
+            self._path = Path(os.path.realpath(self._given))
+            self._log = Path(f"{self._path}-wal")
+            self._file = self._place()
         except (OSError, ValueError) as error:
             # A path that holds a null is a ValueError.
             reason = error.strerror if isinstance(error, OSError) else error
+            if isinstance(error, FileNotFoundError) and not create:
+                raise LedgerError(
+                    f"ledger {path} does not exist, but must: `optstream ledger init` or create=True makes one. If "
+                    "there was one, its budget is spent: find it, or restore a backup"
+                ) from None
             raise LedgerError(f"ledger {path} cannot be made: {reason}") from None
         if damage := self._first_damage():
             raise LedgerError(f"ledger {path} is damaged and was refused: {damage}")
 
-    def _connect(self, *, forced: bool) -> sqlite3.Connection:
-        # Transactions are begun and ended by hand, so that it shows what is one.
-        connection = sqlite3.connect(
-            self._path.as_uri() + "?mode=rw",
-            uri=True,
-            timeout=self._timeout,
-            isolation_level=None,
-            check_same_thread=False,
-        )
+    def copy_to(self, target: Path) -> None:
+        """Write all that the file holds at this moment to a new file."""
+        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
+        copy = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
+        source = self._connect(forced=True)
         try:
+            with copy.backup("main", source, "main") as backup:
+                while not backup.done:
+                    backup.step(1000)
+        finally:
+            source.close()
+            copy.close()
+
+    def _place(self) -> Place:
+        """Return which file is at the path; it must be one that its owner alone can read, under one name."""
+        found = self._given.stat()
+        if not stat.S_ISREG(found.st_mode):
+            raise LedgerError(f"ledger {self.location} is not a regular file, but must be")
+        if os.name == "posix" and found.st_mode & 0o077:
+            raise LedgerError(
+                f"ledger {self.location} has mode {stat.S_IMODE(found.st_mode):04o}, but must be closed to others: "
+                f"chmod 600 {self.location}"
+            )
+        if found.st_nlink > 1:
+            raise LedgerError(
+                f"ledger {self.location} has {found.st_nlink} names, but must have one: by another name its log is not "
+                "found. Remove the hard links"
+            )
+        return found.st_dev, found.st_ino
+
+    def _log_place(self) -> Place | None:
+        try:
+            found = self._log.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
+
+    def _check_place(self, connection: FileConnection) -> None:
+        """Raise unless the file and the log at the path are those of a connection."""
+        try:
+            file = self._place()
+        except OSError:
+            file = (0, 0)
+        if file != self._file or connection.log is None or connection.log != self._log_place():
+            raise LedgerError(
+                f"ledger {self.location} or its log was deleted, moved or replaced while it was open: nothing was "
+                "released. Put the file and its -wal back, or restore a backup, and open it again"
+            )
+
+    def _connect(self, *, forced: bool) -> FileConnection:
+        connection = FileConnection(str(self._path), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            connection.set_busy_timeout(round(self._timeout * 1000))
+            # Closing neither moves the log into the file nor removes it.
+            connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
             for pragma in PRAGMAS:
                 connection.execute(f"PRAGMA {pragma}")
             # The log is one file: who forces its end to the disk forces all of it.
             connection.execute(f"PRAGMA synchronous = {'FULL' if forced else 'NORMAL'}")
-        except self.errors:
+            # Reading opens the log.
+            connection.execute("SELECT count(*) FROM sqlite_schema").fetchall()
+            connection.log = self._log_place()
+            self._check_place(connection)
+        except (*self.errors, LedgerError):
             connection.close()
             raise
         return connection
 
-    def _close(self, connection: sqlite3.Connection) -> None:
-        with suppress(sqlite3.Error):
+    def _close(self, connection: FileConnection) -> None:
+        with suppress(apsw.Error):
             connection.close()
 
-    def _is_alive(self, connection: sqlite3.Connection) -> bool:  # noqa: ARG002
+    def _last_words(self, connection: FileConnection) -> None:
+        """Move the log into the file if nobody else is at it, and empty it; it stays where it is."""
+        with suppress(*self.errors, LedgerError):
+            self._check_place(connection)
+            connection.set_busy_timeout(0)
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+    def _is_alive(self, connection: FileConnection) -> bool:  # noqa: ARG002
         return True
 
     @contextmanager
-    def _begin(self, connection: sqlite3.Connection, *, write: bool) -> Iterator[Transaction]:
+    def _begin(self, connection: FileConnection, *, write: bool) -> Iterator[Transaction]:
         # What reads first and writes later could overspend; this transaction may write from its start.
         connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
         try:
             yield _Statements(connection)
             connection.execute("COMMIT")
         except BaseException:
-            with suppress(sqlite3.Error):
+            with suppress(apsw.Error):
                 connection.execute("ROLLBACK")
             raise
 
-    def _alone(self, connection: sqlite3.Connection) -> Transaction:
+    def _alone(self, connection: FileConnection) -> Transaction:
         return _Statements(connection)
 
     def _explain(self, error: Exception) -> str:
-        cause = str(error)
+        cause = str(error).removeprefix(f"{type(error).__name__}: ")
         if "locked" in cause:
             return f"{cause}: another process held it for {self._timeout:g} s"
         if "full" in cause:
@@ -137,12 +216,15 @@ class SQLite(Database[sqlite3.Connection]):
 
 @dataclass(frozen=True)
 class _Statements:
-    connection: sqlite3.Connection
+    connection: FileConnection
 
     def rows(self, statement: str, values: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         return self.connection.execute(statement, values).fetchall()
 
     def write(self, statement: str, *rows: Sequence[Any]) -> int:
+        before = self.connection.total_changes()
         if len(rows) == 1:
-            return self.connection.execute(statement, rows[0]).rowcount
-        return self.connection.executemany(statement, rows).rowcount
+            self.connection.execute(statement, rows[0])
+        else:
+            self.connection.executemany(statement, rows)
+        return self.connection.total_changes() - before
