@@ -12,6 +12,7 @@ __all__ = [
     "Plan",
     "Product",
     "above_threshold",
+    "choice_hashes",
     "cube",
     "default_grid",
     "gaussian",
@@ -58,7 +59,13 @@ class Plan:
 @final
 class Forest:
     def __new__(cls, parents: Sequence[int | None], weights: Sequence[float]) -> Forest: ...
-    def project(self, targets: NDArray[np.float64], nonnegative: bool) -> NDArray[np.float64]: ...
+    def project(
+        self,
+        targets: NDArray[np.float64],
+        nonnegative: bool = False,
+        lower: float | None = None,
+        upper: float | None = None,
+    ) -> NDArray[np.float64]: ...
 
 @final
 class Product:
@@ -70,8 +77,11 @@ class Product:
         features: Sequence[tuple[Sequence[int], float]],
         time_inverse: NDArray[np.float64],
     ) -> Product: ...
-    def project(self, steps: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]: ...
+    def project(
+        self, steps: NDArray[np.float64], cells: NDArray[np.float64], lower: float, upper: float
+    ) -> NDArray[np.float64]: ...
 
+def choice_hashes(text: str, lengths: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
 def quantise(values: NDArray[np.float64], bounds: tuple[float, float], grid: float) -> NDArray[np.int64]: ...
 def laplace(
     values: NDArray[np.float64],

@@ -422,7 +422,7 @@ class TestRefusals:
 
     def test_nan_is_no_entity(self) -> None:
         events = pl.DataFrame({"home": [1.0, math.nan], "at": [0, 0]})
-        with pytest.raises(DataError, match="entity 'home' is null or NaN in 1 rows"):
+        with pytest.raises(DataError, match="entity 'home' is null or NaN in some rows"):
             aggregate(events, **NAMES)
 
     def test_an_entity_in_two_groups(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -446,7 +446,7 @@ class TestRefusals:
 
     def test_a_grid_too_fine_for_exact_sums(self) -> None:
         events = pl.DataFrame({"home": range(2**13 + 1)}).with_columns(at=pl.lit(0), kwh=pl.lit(1.0))
-        with pytest.raises(ParameterError, match="must be coarser: 8193 events may add up to over 2\\^53 units"):
+        with pytest.raises(ParameterError, match="must be coarser: the events may add up to over 2\\^53 units"):
             aggregate(events, **NAMES, value="kwh", grid=2.0**-40)
         assert aggregate(events[:-1], **NAMES, value="kwh", grid=2.0**-40)["kwh"].to_list() == [2.0**13]
 
@@ -474,7 +474,7 @@ class TestRefusals:
 
     def test_a_mistyped_year_takes_no_memory(self) -> None:
         far = meters().vstack(meters()[:1].with_columns(at=pl.datetime(9016, 1, 1)))
-        with pytest.raises(ParameterError, match="steps for 1 columns, but at most 50000000 values are allowed"):
+        with pytest.raises(ParameterError, match="at most 50000000 values are allowed"):
             aggregate(far, **NAMES, step="1s")
 
     def test_names_of_the_result_are_different(self) -> None:

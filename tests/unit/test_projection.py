@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 W = 12
+NONNEGATIVE = (0.0, 1e12)
 
 
 def projected(problem: ConvexProjection, targets: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -46,14 +47,14 @@ def test_clarabel_agrees_with_an_active_set_method(features: list[ops.Feature], 
     n = W + sum(feature.size for feature in features)
     weights = generator.uniform(0.05, 1, n)
     targets = generator.normal(0, 100, n)
-    found = projected(ConvexProjection(W, features, weights), targets)
+    found = projected(ConvexProjection(W, features, weights, NONNEGATIVE), targets)
     np.testing.assert_allclose(found, reference(features, weights, targets), atol=1e-9 * np.abs(targets).max())
 
 
 def test_one_problem_is_solved_for_many_periods() -> None:
     features = [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]
     weights = np.ones(W + 4)
-    problem = ConvexProjection(W, features, weights)
+    problem = ConvexProjection(W, features, weights, NONNEGATIVE)
     generator = np.random.default_rng(3)
     for scale in (1.0, 1e6, 1e-3, 1e3):
         targets = generator.normal(0, scale, W + 4)
@@ -85,7 +86,7 @@ def test_the_tree_and_clarabel_release_the_same_optimum(weights: str, sample: ob
         weights=weights,  # type: ignore[arg-type]
     )
     answer_weights = made._calibration.answer_weights()
-    problem = ConvexProjection(W, features, answer_weights)
+    problem = ConvexProjection(W, features, answer_weights, (0, 100))
     released = made.release(np.full((50, W), 2.0))
     everything = np.concatenate([released.values, *released.features], axis=1)
     for row in everything:
@@ -95,8 +96,8 @@ def test_the_tree_and_clarabel_release_the_same_optimum(weights: str, sample: ob
 
 def test_a_failed_solve_is_a_typed_error() -> None:
     features = [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]
-    problem = ConvexProjection(W, features, np.ones(W + 4), iterations=1)
+    problem = ConvexProjection(W, features, np.ones(W + 4), NONNEGATIVE, iterations=1)
     with pytest.raises(ops.SolverError, match="Clarabel ended with status MaxIterations"):
         projected(problem, np.linspace(-5, 10, W + 4))
     with pytest.raises(ops.SolverError):
-        projected(ConvexProjection(W, features, np.ones(W + 4)), np.full(W + 4, np.nan))
+        projected(ConvexProjection(W, features, np.ones(W + 4), NONNEGATIVE), np.full(W + 4, np.nan))

@@ -1,7 +1,7 @@
 """``optstream aggregate``: raw events to a series in which one entity moves a step by at most alpha."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal, cast
 
 import typer
 
@@ -33,6 +33,13 @@ def aggregate(
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="One column of the series for each group.")
     ] = None,
+    max_groups: Annotated[
+        int | None,
+        typer.Option(help="In how many groups an entity counts at a step; alpha is then for all columns together."),
+    ] = None,
+    change: Annotated[
+        str, typer.Option(metavar="any|presence", help="What alpha covers: any change of events, or presence alone.")
+    ] = "any",
 ) -> None:
     """Turn raw events into a series: distinct entities per step, or the sum of their clipped values.
 
@@ -54,6 +61,8 @@ def aggregate(
             start=None if start is None else moment("--start", start),
             stop=None if stop is None else moment("--stop", stop),
             group=group,
+            max_groups=max_groups,
+            change=cast("Literal['any', 'presence']", change),
         )
         target.write(encode(series, kind))
     if start is None or stop is None:

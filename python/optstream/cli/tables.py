@@ -10,11 +10,14 @@ from typing import IO
 import polars as pl
 
 from optstream.cli.exits import UsageError
+from optstream.data.numbers import LARGEST
 from optstream.errors import DataError, ParameterError
 
 __all__ = ["encode", "format_of", "numbers", "read_table", "value_column"]
 
 FORMATS = {".csv": "csv", ".parquet": "parquet", ".pq": "parquet"}
+EXACT = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64, pl.Float32, pl.Float64)
+"""Types whose numbers are doubles, up to 2^53."""
 ISO = "%Y-%m-%dT%H:%M:%S%.f"
 
 
@@ -69,8 +72,12 @@ def numbers(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
     for name in columns:
         if name not in frame.columns:
             raise DataError(f"the input has no column {name!r}, but must have one for every leaf of the hierarchy")
-        if not frame.schema[name].is_numeric():
-            raise DataError(f"column {name!r} holds {frame.schema[name]}, but must hold numbers")
+        if frame.schema[name] not in EXACT:
+            raise DataError(f"column {name!r} holds {frame.schema[name]}, but must hold numbers of at most 64 bits")
+        # Beyond 2^53 integers are rounded, also those that stand among fractions in a text.
+        column = frame[name]
+        if ((column < -LARGEST) | (column > LARGEST)).filter(column.cast(pl.Float64).is_finite()).any():
+            raise DataError(f"column {name!r} holds a number beyond 2^53 in size, but must hold none: use another unit")
     chosen = frame.select(pl.col(columns).cast(pl.Float64))
     for series in chosen:
         lost = (~series.is_finite()).fill_null(value=True).arg_true()

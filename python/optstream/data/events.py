@@ -11,13 +11,14 @@ import os
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
 from tqdm.auto import tqdm
 
 from optstream import _core
+from optstream.data.numbers import LARGEST
 from optstream.data.time_axis import axis_of
 from optstream.errors import DataError, ParameterError, ParameterTypeError
 
@@ -37,6 +38,8 @@ PASS_EVENTS = 10_000_000
 MAX_VALUES = 50_000_000
 # The largest size of one event in grid units, and the most events of one entity in one step: sums stay below 2^63.
 MAX_UNITS, MAX_EVENTS = 2**40, 2**22
+# Rows whose messages are hashed at once.
+HASHED_ROWS = 1_000_000
 # The largest parameter: arithmetic with it does not overflow.
 MAX_NUMBER = 2**1000
 
@@ -55,6 +58,8 @@ def aggregate(
     grid: float | None = None,
     group: str | None = None,
     groups: Sequence[str] | None = None,
+    max_groups: int | None = None,
+    change: Literal["any", "presence"] = "any",
 ) -> pl.DataFrame:
     """Return the series of raw events: distinct entities per step, or the sum of their clipped values.
 
@@ -69,8 +74,15 @@ def aggregate(
     integer from ``min(l, 0)`` to ``max(u, 0)``, whatever its events are, and a change of its events moves the step's
     sum by at most ``max(u, 0) - min(l, 0)`` units. That is at most ``(max(upper, 0) - min(lower, 0)) / grid``, which is
     required to be at most ``alpha / grid``. All sums are integers up to 2^53, so multiplying by the grid, a power of
-    two, is exact. Distinct entities count 0 or 1. With ``group`` an entity moves one column, that of its group:
+    two, is exact. Distinct entities count 0 or 1. With ``group`` alone an entity moves one column, that of its group:
     entities in more than one are refused.
+
+    With ``max_groups = M`` entities may be in many groups, and ``alpha`` bounds a step *over all columns together*: of
+    every entity and step the M groups with the smallest hash of entity, step and group are kept, and what is clipped is
+    the entity's sum in each of them. What is kept at a step depends on that entity's events of that step alone, so a
+    change of an entity's events moves the steps of these events and no other. With contributions of size at most c to
+    a group, a step moves in sum by M c if all of an entity's events there appear or disappear
+    (``change="presence"``), and by min(2 M, number of groups) c if they become any others (``change="any"``).
 
     Give ``start``, ``stop`` and ``groups``: where they are taken from the data, the range of the result and the set of
     its columns are not protected. An error that reports on the data tells that there is one, so treat it as private.
@@ -87,13 +99,18 @@ def aggregate(
         step: The length of a step, such as ``"30m"``, ``"1h30m"`` or a timedelta; None if ``time`` holds step numbers.
         value: The column of numbers to add up; None to count distinct entities.
         alpha: How much one entity may move one step; at least 1 for distinct entities.
-        clip: The bounds ``(lower, upper)`` of an entity's sum within one step, by default ``(0, alpha)``. Since an
-            absent entity adds 0, ``max(upper, 0) - min(lower, 0)`` must be at most ``alpha``.
+        clip: The bounds ``(lower, upper)`` of an entity's sum within one step (and group), by default 0 and as much as
+            ``alpha`` allows, which is alpha itself without ``max_groups``. Since an absent entity adds 0,
+            ``max(upper, 0) - min(lower, 0)`` must be at most ``alpha``.
         start: Where the first step begins. By default the step of the first event, counted from the Unix epoch.
         stop: Where the last step ends, a whole number of steps after ``start``. By default after the last event.
         grid: The public grid of the values, a power of two; by default :func:`optstream.noise.default_grid`.
         group: The column of groups, such as the leaves of a hierarchy. The result has one column per group.
         groups: The names of all groups, such as ``hierarchy.leaves``. By default those that have an event, in order.
+        max_groups: How many groups an entity counts in at one step, if entities may be in several.
+        change: What ``alpha`` covers: ``"any"`` change of an entity's events, or its ``"presence"`` in steps alone.
+            Where it is presence, whether an activity took place is hidden as the guarantee says, and which of two
+            activities it was with twice the epsilon.
 
     Returns:
         A polars frame: the column ``time`` with the beginning of every step, and ``"count"``, or the column ``value``,
@@ -127,40 +144,46 @@ def aggregate(
     names = _names({"entity": entity, "time": time, "value": value, "group": group})
     if groups is not None and group is None:
         raise ParameterError("groups are given, but must not be without the column of groups")
-    bound = _bound(alpha, clip, grid, counting=value is None)
+    reach = _reach(group, groups, max_groups, change)
+    bound = _bound(alpha, clip, grid, reach, counting=value is None)
     frame, schema = _typed(_scan(events, names), names, start)
     rows, first, last = _check(frame, schema, names)
     axis = axis_of(schema[time], step=step, start=start, stop=stop, first=first, last=last)
-    columns = [value or "count"] if group is None else _groups(frame, entity, group, groups, rows)
+    columns = (
+        [value or "count"] if group is None else _groups(frame, names, schema, groups, rows, settled=max_groups is None)
+    )
     if time in columns:
         raise ParameterError(f"time is {time!r}, but must not be the name of another column of the result")
     if axis.steps * len(columns) > MAX_VALUES:
         raise ParameterError(
-            f"start, stop and step give {axis.steps} steps for {len(columns)} columns, but at most {MAX_VALUES} values "
-            "are allowed"
+            f"start, stop and step give too many steps for the columns of the result: at most {MAX_VALUES} values are "
+            "allowed"
         )
     if rows * max(-bound.lower, bound.upper) > 2**53:
-        raise ParameterError(f"grid is {bound.grid}, but must be coarser: {rows} events may add up to over 2^53 units")
+        raise ParameterError(f"grid is {bound.grid}, but must be coarser: the events may add up to over 2^53 units")
 
     column = pl.lit(0) if group is None else pl.col(group).cast(pl.String).cast(pl.Enum(columns)).to_physical()
     prepared = frame.select(
         pl.col(time).alias("time"),
-        _hashed(entity).alias("entity"),
+        _same(entity, schema).alias("entity"),
         (axis.number(time) * len(columns) + column.cast(pl.Int64)).alias("cell"),
         (pl.lit(1) if value is None else _units(value, bound.grid)).alias("units"),
     )
     cells = np.zeros(axis.steps * len(columns), dtype=np.int64)
     passes = _passes(frame, time, axis, rows)
     for begin, end, part, parts in tqdm(passes, desc="aggregating", unit="pass", disable=None, leave=False):
-        chosen = prepared.filter(axis.between("time", begin, end), pl.col("entity") % parts == part)
-        if value is None:
+        part_of = pl.col("entity").hash(0) % parts == part if parts > 1 else pl.lit(value=True)
+        chosen = prepared.filter(axis.between("time", begin, end), part_of)
+        if value is None and max_groups is None:
             added = _collect(chosen.group_by("cell").agg(pl.col("entity").n_unique().cast(pl.Int64).alias("units")))
         else:
             pairs = chosen.group_by("cell", "entity").agg(pl.col("units").sum(), pl.len().alias("events"))
+            if max_groups is not None and max_groups < len(columns):
+                pairs = _kept(_collect(pairs), columns, max_groups).lazy()
             clipped = pl.col("units").clip(bound.lower, bound.upper).sum()
             added = _collect(pairs.group_by("cell").agg(clipped, pl.col("events").max()))
             # The sums are looked at only if none of them can have overflowed.
-            if (added["events"] > MAX_EVENTS).any():
+            if value is not None and (added["events"] > MAX_EVENTS).any():
                 raise DataError(f"entity {entity!r} has an entity with more than {MAX_EVENTS} events in one step")
         cells[added["cell"].to_numpy()] += added["units"].to_numpy()
     table = cells.reshape(axis.steps, len(columns))
@@ -179,25 +202,65 @@ def _names(roles: dict[str, str | None]) -> dict[str, str]:
     return names
 
 
+class _Reach(NamedTuple):
+    """How many groups one entity moves at a step, and in which way."""
+
+    kept: int
+    """Groups that an entity counts in."""
+    shared: int
+    """Of these, the fewest in which it counts before and after a change: there it moves by the width of the clip."""
+    change: str
+
+    def needed(self, lower: Fraction, upper: Fraction) -> Fraction:
+        """Return how far a step may move in sum, if an entity adds from lower to upper to a group it counts in."""
+        size = max(upper, -lower, Fraction(0))
+        if self.change == "presence":
+            return self.kept * size
+        width = max(upper, Fraction(0)) - min(lower, Fraction(0))
+        return self.shared * width + 2 * (self.kept - self.shared) * size
+
+
+def _reach(group: str | None, groups: Sequence[str] | None, max_groups: int | None, change: str) -> _Reach:
+    if change not in ("any", "presence"):
+        raise ParameterError(f"change is {change!r}, but must be 'any' or 'presence'")
+    if max_groups is None:
+        # An entity stays in its group.
+        return _Reach(1, 1, change)
+    if isinstance(max_groups, bool) or not isinstance(max_groups, int):
+        raise ParameterTypeError(f"max_groups is of type {type(max_groups).__name__}, but must be an int")
+    if max_groups < 1:
+        raise ParameterError(f"max_groups is {max_groups}, but must be at least 1")
+    if group is None:
+        raise ParameterError(f"max_groups is {max_groups}, but must be None without the column of groups")
+    if groups is None:
+        # How many groups the data has is not public.
+        return _Reach(max_groups, 0, change)
+    kept = min(max_groups, max(len(groups), 1))
+    return _Reach(kept, max(0, 2 * kept - len(groups)), change)
+
+
 class _Bound(NamedTuple):
-    """What an entity with events in a step may add to it, in units of the grid."""
+    """What an entity with events in a step and group may add to it, in units of the grid."""
 
     grid: float
     lower: int
     upper: int
 
 
-def _bound(alpha: float, clip: tuple[float, float] | None, grid: float | None, *, counting: bool) -> _Bound:
+def _bound(
+    alpha: float, clip: tuple[float, float] | None, grid: float | None, reach: _Reach, *, counting: bool
+) -> _Bound:
     _check_number("alpha", alpha)
     if alpha <= 0:
         raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
+    unit = reach.needed(Fraction(0), Fraction(1))
     if counting:
         if clip is not None or grid is not None:
             raise ParameterError("clip or grid is given, but must be None without a value to add up")
-        if alpha < 1:
-            raise ParameterError(f"alpha is {alpha}, but must be at least 1 for distinct entities")
+        if alpha < unit:
+            raise ParameterError(f"alpha is {alpha}, but must be at least {unit} for distinct entities")
         return _Bound(1.0, 0, 1)
-    lower, upper = (Fraction(0), Fraction(alpha)) if clip is None else _clip(clip, alpha)
+    lower, upper = (Fraction(0), Fraction(alpha) / unit) if clip is None else _clip(clip, alpha, reach)
     size = _core.default_grid(float(alpha)) if grid is None else grid
     _check_number("grid", size)
     if not alpha / MAX_UNITS <= size <= alpha or math.frexp(size)[0] != 0.5:  # noqa: PLR2004
@@ -208,7 +271,7 @@ def _bound(alpha: float, clip: tuple[float, float] | None, grid: float | None, *
     return bound
 
 
-def _clip(clip: tuple[float, float], alpha: float) -> tuple[Fraction, Fraction]:
+def _clip(clip: tuple[float, float], alpha: float, reach: _Reach) -> tuple[Fraction, Fraction]:
     if not isinstance(clip, tuple) or len(clip) != 2:  # noqa: PLR2004
         raise ParameterTypeError(f"clip is {clip!r}, but must be a tuple (lower, upper)")
     _check_number("clip[0]", clip[0])
@@ -216,9 +279,9 @@ def _clip(clip: tuple[float, float], alpha: float) -> tuple[Fraction, Fraction]:
     lower, upper = Fraction(clip[0]), Fraction(clip[1])
     if lower >= upper:
         raise ParameterError(f"clip is {clip}, but must be (lower, upper) with lower < upper")
-    reach = max(upper, Fraction(0)) - min(lower, Fraction(0))
-    if reach > Fraction(alpha):
-        raise ParameterError(f"clip is {clip}, which moves a step by {float(reach)}, more than alpha = {alpha}")
+    needed = reach.needed(lower, upper)
+    if needed > Fraction(alpha):
+        raise ParameterError(f"clip is {clip}, which moves a step by {float(needed)}, more than alpha = {alpha}")
     return lower, upper
 
 
@@ -243,7 +306,11 @@ def _scan(events: Any, names: dict[str, str]) -> pl.LazyFrame:
                 f"events is of type {type(events).__name__}, but must be a path or a frame of polars, pandas or pyarrow"
             ) from None
         present = set(names.values()) <= set(table.columns)
-        return pl.LazyFrame((table.select(list(names.values())) if present else table.head(0)).to_polars())
+        try:
+            read = (table.select(list(names.values())) if present else table.head(0)).to_polars()
+        except Exception as error:  # noqa: BLE001  (pandas goes by way of Arrow, whose messages quote cells)
+            raise DataError(f"events cannot be read: the conversion raised {type(error).__name__}") from None
+        return pl.LazyFrame(read)
     path = os.fspath(events)
     # A file that exists is no pattern, whatever brackets are in its name.
     glob = not Path(path).exists()
@@ -291,6 +358,7 @@ def _check(frame: pl.LazyFrame, schema: pl.Schema, names: dict[str, str]) -> tup
     """Return the number of events and the first and last time; refuse columns and rows that cannot be used."""
     import polars as pl  # noqa: PLC0415
 
+    integers = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32, pl.UInt64)
     counts = [pl.len().alias("rows")]
     for role, name in names.items():
         if name not in schema:
@@ -298,13 +366,17 @@ def _check(frame: pl.LazyFrame, schema: pl.Schema, names: dict[str, str]) -> tup
         column, dtype = pl.col(name), schema[name]
         wanted, fits = "names or numbers", not dtype.is_nested() and dtype != pl.Object
         if role == "time":
-            steps = (pl.Int8, pl.Int16, pl.Int32, pl.Int64, pl.UInt8, pl.UInt16, pl.UInt32)
-            wanted, fits = "datetimes, dates or integers of at most 63 bits", dtype in (pl.Date, pl.Datetime, *steps)
+            steps = dtype in integers and dtype != pl.UInt64
+            wanted, fits = "datetimes, dates or integers of at most 63 bits", steps or dtype in (pl.Date, pl.Datetime)
             ends = {"first": column.min(), "last": column.max()}
             counts.extend(end.to_physical().cast(pl.Int64).alias(key) for key, end in ends.items())
         elif role == "value":
-            wanted, fits = "numbers", dtype.is_numeric()
+            wanted, fits = "numbers of at most 64 bits", dtype.is_float() or dtype in integers
             counts.append(column.cast(pl.Float64).is_infinite().sum().alias("infinite"))
+            large = (
+                column.is_between(-LARGEST, LARGEST).not_() if dtype in (pl.Int64, pl.UInt64) else pl.lit(value=False)
+            )
+            counts.append(large.any().alias("large"))
         if not fits:
             raise ParameterTypeError(f"{role} {name!r} holds {dtype}, but must hold {wanted}")
         lost = column.is_null() | column.is_nan() if dtype.is_float() else column.is_null()
@@ -312,43 +384,105 @@ def _check(frame: pl.LazyFrame, schema: pl.Schema, names: dict[str, str]) -> tup
     found = _collect(frame.select(counts)).row(0, named=True)
     for role, name in names.items():
         if found[role]:
-            raise DataError(f"{role} {name!r} is null or NaN in {found[role]} rows, but must be known in all")
+            raise DataError(f"{role} {name!r} is null or NaN in some rows, but must be known in all")
     if found.get("infinite"):
-        raise DataError(f"value {names['value']!r} is infinite in {found['infinite']} rows, but must be finite in all")
+        raise DataError(f"value {names['value']!r} is infinite in some rows, but must be finite in all")
+    if found.get("large"):
+        raise DataError(
+            f"value {names['value']!r} holds integers beyond 2^53, which a double would round: cast it first"
+        )
     return found["rows"], found["first"], found["last"]
 
 
-def _hashed(entity: str) -> pl.Expr:
-    """Return eight bytes for each entity, however long its name.
+def _same(entity: str, schema: pl.Schema) -> pl.Expr:
+    """Return the column of entities. They are grouped by themselves: two that share a hash would move twice as much."""
+    import polars as pl  # noqa: PLC0415
 
-    The bound stands whatever the hash is, as long as it is the same throughout: an entity has one hash, and entities
-    that share theirs are clipped, or counted, as if they were one.
+    column = pl.col(entity)
+    # -0.0 equals 0.0 but has another hash, which decides about passes.
+    return (
+        pl.when(column == 0).then(0.0).otherwise(column).cast(schema[entity]) if schema[entity].is_float() else column
+    )
+
+
+def _groups(
+    frame: pl.LazyFrame,
+    columns: dict[str, str],
+    schema: pl.Schema,
+    groups: Sequence[str] | None,
+    rows: int,
+    *,
+    settled: bool,
+) -> list[str]:
+    """Return the names of the groups; if entities are settled, refuse those that belong to more than one."""
+    import polars as pl  # noqa: PLC0415
+
+    entity, group = columns["entity"], columns["group"]
+    named = frame.select(_same(entity, schema).alias("entity"), pl.col(group).cast(pl.String).alias("group"))
+    found = sorted(_collect(named.select(pl.col("group").unique()))["group"].to_list())
+    names = found if groups is None else [str(name) for name in groups]
+    if not names:
+        raise DataError(f"group {group!r} has no groups, but must have at least one")
+    if len(set(names)) < len(names):
+        raise ParameterError("groups hold a name twice, but each must be there once")
+    if not set(found) <= set(names):
+        raise DataError(f"group {group!r} holds groups that are not among the {len(names)} given ones")
+    if not settled:
+        return names
+    number = pl.col("group").cast(pl.Enum(names)).to_physical()
+    parts = -(-rows // PASS_EVENTS)
+    for part in tqdm(range(parts), desc="checking groups", unit="pass", disable=None, leave=False):
+        chosen = named.filter(pl.col("entity").hash(0) % parts == part) if parts > 1 else named
+        mixed = chosen.group_by("entity").agg(mixed=number.min() != number.max())
+        if _collect(mixed.select(pl.col("mixed").any())).item():
+            raise DataError(
+                f"group {group!r} has entities in more than one group, but each must be in one: give max_groups to "
+                "bound in how many an entity counts at a step, and an alpha for all of them together"
+            )
+    return names
+
+
+def _kept(pairs: pl.DataFrame, columns: list[str], most: int) -> pl.DataFrame:
+    """Return the rows of cell and entity that count: of an entity and step those of the smallest hashes."""
+    import polars as pl  # noqa: PLC0415
+
+    pairs = pairs.with_columns((pl.col("cell") // len(columns)).alias("step"))
+    crowded = pairs.group_by("step", "entity").len().filter(pl.col("len") > most).drop("len").with_row_index("crowd")
+    if crowded.is_empty():
+        return pairs
+    rest = pairs.join(crowded, on=["step", "entity"], how="anti")
+    rivals = pairs.join(crowded, on=["step", "entity"], how="inner")
+    group = (pl.col("cell") % len(columns)).cast(pl.UInt32)
+    order = rivals.select("crowd", _hashes(rivals, pl.Series(columns), group), "cell", row=pl.int_range(pl.len()))
+    order = order.sort("crowd", "hash", "cell")
+    crowd = order["crowd"].to_numpy()
+    starts = np.flatnonzero(np.diff(crowd, prepend=crowd[0] + np.uint32(1)))
+    ranks = np.arange(crowd.size) - np.repeat(starts, np.diff(starts, append=crowd.size))
+    return pl.concat([rest, rivals[order["row"].to_numpy()[ranks < most]].select(rest.columns)])
+
+
+def _hashes(rivals: pl.DataFrame, names: pl.Series, group: pl.Expr) -> pl.Series:
+    """Return a hash of entity, step and group for every row.
+
+    The messages are told apart by the length of the entity's name, and no key is secret: any function of the three
+    keeps the guarantee, and this one prefers no group.
     """
     import polars as pl  # noqa: PLC0415
 
-    return pl.col(entity).hash(0)
-
-
-def _groups(frame: pl.LazyFrame, entity: str, group: str, groups: Sequence[str] | None, rows: int) -> list[str]:
-    """Return the names of the groups; refuse entities that belong to more than one."""
-    import polars as pl  # noqa: PLC0415
-
-    named = frame.select(pl.col(entity).alias("entity"), pl.col(group).cast(pl.String).alias("group"))
-    found = sorted(_collect(named.select(pl.col("group").unique()))["group"].to_list())
-    names = found if groups is None else [str(name) for name in groups]
-    if not names or len(set(names)) < len(names):
-        raise DataError(f"group {group!r} has the groups {names}, but must have at least one, and each once")
-    unknown = len(set(found) - set(names))
-    if unknown:
-        raise DataError(f"group {group!r} holds {unknown} groups that are not among the {len(names)} given ones")
-    number = pl.col("group").cast(pl.Enum(names)).to_physical()
-    shared, parts = 0, -(-rows // PASS_EVENTS)
-    for part in tqdm(range(parts), desc="checking groups", unit="pass", disable=None, leave=False):
-        entities = named.filter(_hashed("entity") % parts == part).group_by("entity")
-        shared += _collect(entities.agg(mixed=number.min() != number.max()).select(pl.col("mixed").sum())).item()
-    if shared:
-        raise DataError(f"group {group!r} has {shared} entities in more than one group, but each must be in one")
-    return names
+    found = []
+    for rows in rivals.iter_slices(HASHED_ROWS):
+        text = rows.select(
+            pl.format(
+                "{}:{}:{}:{}",
+                pl.col("entity").cast(pl.String).str.len_bytes(),
+                pl.col("entity").cast(pl.String),
+                pl.col("step"),
+                names.gather(rows.select(group).to_series()),
+            )
+        ).to_series()
+        lengths = text.str.len_bytes().cast(pl.UInt64).to_numpy()
+        found.append(_core.choice_hashes(text.str.join("").item(), lengths))
+    return pl.Series("hash", np.concatenate(found))
 
 
 def _units(value: str, grid: float) -> pl.Expr:

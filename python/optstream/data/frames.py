@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import narwhals.stable.v2 as nw
 import numpy as np
 
-from optstream.errors import DataError, ParameterTypeError
+from optstream.data.numbers import doubles, listed
+from optstream.errors import DataError, OptStreamError, ParameterTypeError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,6 +20,9 @@ if TYPE_CHECKING:
     from optstream.pipeline.hierarchy import Hierarchy
 
 __all__ = ["read_leaves", "read_periods"]
+
+EXACT = (nw.Int8, nw.Int16, nw.Int32, nw.Int64, nw.UInt8, nw.UInt16, nw.UInt32, nw.UInt64, nw.Float32, nw.Float64)
+"""Types of series that become numpy arrays of the same type; those unknown to narwhals are judged by numpy's."""
 
 
 def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray[np.float64]], Any]]:
@@ -30,26 +34,21 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
     >>> rows.shape, restore(rows).shape
     ((2, 3), (6,))
     """
-    series = None
-    if isinstance(x, np.ndarray):
-        array = x
-    elif isinstance(x, (list, tuple)):
-        array = _array(x)
-    else:
-        series = _series(x)
-        array = _array(series)
-    _check_numbers(array)
+    series = None if isinstance(x, (np.ndarray, list, tuple)) else _series(x)
+    array = _column(x if series is None else series)
     if array.ndim not in {1, 2} or (array.ndim == 2 and array.shape[1] != w):  # noqa: PLR2004
         raise DataError(f"x has shape {array.shape}, but must be 1-D, or 2-D with w = {w} columns")
     if array.size == 0 or array.size % w:
         raise DataError(f"x has {array.size} values, but must have a positive multiple of w = {w}")
-    rows = np.ascontiguousarray(array, dtype=np.float64).reshape(-1, w)
+    rows = np.ascontiguousarray(array).reshape(-1, w)
 
     def restore(released: NDArray[np.float64]) -> Any:
         values = released.reshape(array.shape)
         if series is None:
             return values
-        return _indexed(nw.new_series(series.name, values, nw.Float64, backend=series.implementation), series)
+        made = _indexed(nw.new_series(series.name, values, nw.Float64, backend=series.implementation), series)
+        # An array of one piece comes back as one.
+        return made.combine_chunks() if _is_arrow_array(x) else made
 
     return rows, restore
 
@@ -67,7 +66,7 @@ def read_leaves(
     names = hierarchy.leaves
     frame = None
     if isinstance(x, np.ndarray):
-        array = x
+        array = doubles("x", x)
     else:
         columns: Any = x
         if not isinstance(x, Mapping):
@@ -80,8 +79,7 @@ def read_leaves(
         missing = [name for name in names if name not in (columns.columns if frame is not None else columns)]
         if missing:
             raise DataError(f"x has no column {missing[0]!r}, but must have one for every leaf")
-        array = _stacked([_array(columns[name]) for name in names])
-    _check_numbers(array)
+        array = _stacked([_column(columns[name]) for name in names])
     if array.ndim != 2 or array.shape[1] != len(names):  # noqa: PLR2004
         raise DataError(f"x has shape {array.shape}, but must have one column for each of {len(names)} leaves")
     if array.shape[0] == 0 or array.shape[0] % w:
@@ -95,20 +93,33 @@ def read_leaves(
             return released_columns
         return _indexed(nw.from_dict(released_columns, backend=frame.implementation), frame)
 
-    data = np.ascontiguousarray(array, dtype=np.float64)
+    data = np.ascontiguousarray(array)
     _check_finite(data, names)
     return data, restore
 
 
-def _array(x: Any) -> NDArray[Any]:
-    """Return what an array can be made of; libraries raise errors of their own where it cannot."""
+def _column(x: Any) -> NDArray[np.float64]:
+    """Return one array, list or series as doubles."""
+    if isinstance(x, np.ndarray):
+        return doubles("x", x)
+    if isinstance(x, (list, tuple)):
+        return listed("x", x)
+    series = _series(x)
+    # Some of these become doubles inside the library, which rounds.
+    if not isinstance(series.dtype, (*EXACT, nw.Unknown)):
+        raise ParameterTypeError(f"x holds {series.dtype}, but must hold real numbers of at most 64 bits")
+    if isinstance(series.dtype, nw.dtypes.IntegerType) and series.null_count():
+        # What is left beside a null may come as doubles, rounded.
+        raise DataError("x has nulls, but must have none: what is missing must not count as something else")
     try:
-        return np.asarray(x)
-    except Exception as error:  # noqa: BLE001
+        return doubles("x", np.asarray(series))
+    except OptStreamError:
+        raise
+    except Exception as error:  # noqa: BLE001  (libraries raise errors of their own)
         raise DataError(f"x cannot be read as an array: {type(error).__name__}") from None
 
 
-def _stacked(columns: list[NDArray[Any]]) -> NDArray[Any]:
+def _stacked(columns: list[NDArray[np.float64]]) -> NDArray[np.float64]:
     if any(column.ndim != 1 or column.size != columns[0].size for column in columns):
         raise DataError("x has columns of different lengths, or of more than one dimension, but must not")
     return np.stack(columns, axis=1)
@@ -122,20 +133,19 @@ def _indexed(made: Any, original: Any) -> Any:
     return native
 
 
-def _check_numbers(array: NDArray[Any]) -> None:
-    if np.ma.is_masked(array):
-        raise DataError("x has masked entries, but must have none: what is missing must not count as something else")
-    if array.dtype.kind not in "fiu" or array.dtype.itemsize > np.dtype(np.float64).itemsize:
-        raise ParameterTypeError(f"x holds {array.dtype}, but must hold real numbers of at most 64 bits")
-
-
 def _check_finite(data: NDArray[np.float64], names: tuple[str, ...]) -> None:
     for row, column in np.argwhere(~np.isfinite(data)):
-        raise DataError(f"x holds {data[row, column]} in row {row} of {names[column]!r}, but must be finite")
+        raise DataError(f"x is not finite in row {row} of {names[column]!r}, but must be")
+
+
+def _is_arrow_array(x: Any) -> bool:
+    return type(x).__module__.startswith("pyarrow") and hasattr(x, "__arrow_c_array__")
 
 
 def _series(x: Any) -> nw.Series[Any]:
-    if type(x).__module__.startswith("pyarrow") and hasattr(x, "__arrow_c_array__"):
+    if isinstance(x, nw.Series):
+        return x
+    if _is_arrow_array(x):
         # An array of one piece is read as a chunked one.
         x = sys.modules["pyarrow"].chunked_array([x])
     try:

@@ -248,8 +248,9 @@ class OptStream:
             shares[hierarchy.depths] ** power,
             weights[: self.guarantee.w],
             [float(weights[index]) for index in first],
+            self.bounds,
         )
-        return TreeMeasurement(hierarchy, plans, projection)
+        return TreeMeasurement(hierarchy, plans, projection, self.bounds)
 
     @cached_property
     def estimator(self) -> Estimator | None:
@@ -268,7 +269,7 @@ class OptStream:
         """Clarabel's problem, where the features form no chain."""
         if self.estimator or not self.features or tree_of(self.guarantee.w, self.features) is not None:
             return None
-        return ConvexProjection(self.guarantee.w, self.features, self._calibration.answer_weights())
+        return ConvexProjection(self.guarantee.w, self.features, self._calibration.answer_weights(), self.bounds)
 
     @cached_property
     def statement(self) -> Statement:

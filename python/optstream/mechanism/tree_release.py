@@ -64,6 +64,7 @@ class TreeMeasurement:
     hierarchy: Hierarchy
     plans: Sequence[_core.Plan]
     projection: TreeProjection
+    bounds: tuple[float, float]
 
     def measure(
         self, leaves: NDArray[np.int64], retry: Retry | None = None
@@ -88,13 +89,17 @@ class TreeMeasurement:
     def draw(self, leaves: NDArray[np.int64], grid: float, retry: Retry | None = None) -> NDArray[np.float64]:
         """Return the released values of one period, one row per node, from its quantised leaves."""
         steps, cells, _ = self.measure(leaves, retry)
-        return whole_sums(self.hierarchy, self.projection.project(steps, cells), grid)
+        return whole_sums(self.hierarchy, self.projection.project(steps, cells), grid, self.bounds)
 
 
-def whole_sums(hierarchy: Hierarchy, leaves: NDArray[np.float64], grid: float) -> NDArray[np.float64]:
+def whole_sums(
+    hierarchy: Hierarchy, leaves: NDArray[np.float64], grid: float, bounds: tuple[float, float] = (0.0, np.inf)
+) -> NDArray[np.float64]:
     """Return the values of all nodes from those of the leaves, as whole grid steps, so that every sum is exact."""
     # No sum leaves 64 bits, however much noise there is.
-    units = np.round(np.clip(leaves / grid, 0, 2**61 / len(leaves))).astype(np.int64)
+    limit = 2**61 / len(leaves)
+    lower, upper = max(np.ceil(bounds[0] / grid), -limit), min(np.floor(bounds[1] / grid), limit)
+    units = np.round(np.clip(leaves / grid, lower, max(lower, upper))).astype(np.int64)
     return np.asarray(hierarchy.sums(units) * grid)
 
 

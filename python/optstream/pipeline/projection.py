@@ -1,7 +1,7 @@
-"""Post-processing: the closest values that make all private answers consistent and none negative.
+"""Post-processing: the closest values that make all private answers consistent and keep to the public bounds.
 
-Variables are the steps and the cells of every feature; a cell is the sum of its steps. Of all such values with
-``x >= 0`` the projection minimises the weighted squared distance to the private answers. Where the features form a
+Variables are the steps and the cells of every feature; a cell is the sum of its steps. Of all such values whose steps
+lie between the bounds (and whose cells therefore lie between as many times the bounds) the projection minimises the weighted squared distance to the private answers. Where the features form a
 chain the problem is a tree, which Rust solves exactly; any other partial order goes to Clarabel.
 """
 
@@ -61,10 +61,16 @@ class ConvexProjection:
     """The projection for any features, by Clarabel. The sparse structure is built once and solved for many periods."""
 
     def __init__(
-        self, w: int, features: Sequence[Feature], weights: NDArray[np.float64], iterations: int = 200
+        self,
+        w: int,
+        features: Sequence[Feature],
+        weights: NDArray[np.float64],
+        bounds: tuple[float, float],
+        iterations: int = 200,
     ) -> None:
-        """Build the problem for given weights of the steps and cells."""
+        """Build the problem for given weights of the steps and cells, and public bounds of the steps."""
         self._w = w
+        self._bounds = bounds
         self._weights = weights / weights.max()
         n = weights.size
         sums = sparse.vstack(
@@ -75,7 +81,7 @@ class ConvexProjection:
         )
         self._sums = sparse.csr_array(sums)
         consistency = sparse.hstack([sums, -sparse.eye_array(n - w)])
-        positivity = sparse.hstack([-sparse.eye_array(w), sparse.csc_array((w, n - w))])
+        above = sparse.hstack([-sparse.eye_array(w), sparse.csc_array((w, n - w))])
         self._lock = threading.Lock()
         settings = clarabel.DefaultSettings()
         settings.verbose = False
@@ -87,9 +93,9 @@ class ConvexProjection:
         self._solver = clarabel.DefaultSolver(
             sparse.csc_matrix(sparse.diags_array(self._weights)),
             np.zeros(n),
-            sparse.csc_matrix(sparse.vstack([consistency, positivity])),
-            np.zeros(n),
-            [clarabel.ZeroConeT(n - w), clarabel.NonnegativeConeT(w)],
+            sparse.csc_matrix(sparse.vstack([consistency, above, -above])),
+            np.zeros(n + w),
+            [clarabel.ZeroConeT(n - w), clarabel.NonnegativeConeT(2 * w)],
             settings,
         )
 
@@ -102,40 +108,65 @@ class ConvexProjection:
             SolverError: Clarabel did not solve the problem, or its answer fails the check.
         """
         targets = np.concatenate([steps, cells])
-        # In units of the largest answer the tolerances of the solver are relative ones.
-        unit = max(float(np.abs(targets).max()), 1.0)
+        lower, upper = self._reached(targets)
+        # In units of the largest answer, or of the bound next to zero, the tolerances of the solver are relative ones.
+        unit = max(float(np.abs(targets).max()), lower, -upper, 1.0)
+        lower, upper = lower / unit, upper / unit
+        room = np.concatenate([np.zeros(targets.size - self._w), np.full(self._w, -lower), np.full(self._w, upper)])
         # The solver keeps the problem that it was last given, so threads take turns.
         with self._lock:
-            self._solver.update(q=-self._weights * targets / unit)
+            self._solver.update(q=-self._weights * targets / unit, b=room)
             solution = self._solver.solve()
         if solution.status != clarabel.SolverStatus.Solved:
             raise SolverError(f"Clarabel ended with status {solution.status}; nothing is released")
         found = np.asarray(solution.x)
         steps = found[: self._w]
-        residual = max(float(np.abs(self._sums @ steps - found[self._w :]).max()), -float(steps.min()))
+        misses = [np.abs(self._sums @ steps - found[self._w :]), lower - steps, steps - upper]
+        residual = max(float(miss.max()) for miss in misses)
         if not residual <= RESIDUAL:
             raise SolverError(f"the projection misses its constraints by {residual:.3g}, more than {RESIDUAL:.3g}")
-        steps = self._polished(np.maximum(steps, 0.0), targets / unit)
-        return steps * unit, np.asarray(self._sums @ (steps * unit))
+        steps = self._polished(np.clip(steps, lower, upper), targets / unit, lower, upper)
+        # Multiplying by the unit may round across a bound.
+        steps = np.clip(steps * unit, *self._bounds)
+        return steps, np.asarray(self._sums @ steps)
 
-    def _polished(self, steps: NDArray[np.float64], targets: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the exact optimum if the interior point shows which steps are zero, else the interior point.
+    def _reached(self, targets: NDArray[np.float64]) -> tuple[float, float]:
+        """Return bounds that are no wider than the optimum can reach, since a solver that sees far ones is less exact.
 
-        An interior point is off by the root of its tolerance where a step and its multiplier both vanish. Solving for
-        the positive steps alone, and exchanging those with the wrong sign, ends at the optimum within a few rounds.
+        The optimum is no further from the answers than the point of the box that is next to zero.
+        """
+        lower, upper = self._bounds
+        if not np.isfinite(targets).all():
+            return lower, upper
+        nearest = np.full(self._w, min(max(0.0, lower), upper))
+        distances = np.concatenate([nearest, self._sums @ nearest]) - targets
+        reach = float(np.sqrt((self._weights * distances**2).sum() / self._weights[: self._w].min()))
+        reach += float(np.abs(targets[: self._w]).max())
+        return max(lower, -2 * reach - 1), min(upper, 2 * reach + 1)
+
+    def _polished(
+        self, steps: NDArray[np.float64], targets: NDArray[np.float64], lower: float, upper: float
+    ) -> NDArray[np.float64]:
+        """Return the exact optimum if the interior point shows which steps are at a bound, else the interior point.
+
+        An interior point is off by the root of its tolerance where a step is at a bound and its multiplier vanishes.
+        Solving for the other steps alone, and exchanging those on the wrong side, ends at the optimum within a few
+        rounds.
         """
         w = self._w
         if w > POLISHED:
             return steps
         hessian = np.diag(self._weights[:w]) + self._sums.T @ (self._weights[w:, None] * self._sums.toarray())
         linear = self._weights[:w] * targets[:w] + self._sums.T @ (self._weights[w:] * targets[w:])
-        free = steps > RESIDUAL
+        low, high = steps < lower + RESIDUAL, steps > upper - RESIDUAL
         for _ in range(ROUNDS):
-            exact = np.zeros(w)
-            exact[free] = np.linalg.solve(hessian[np.ix_(free, free)], linear[free])
+            exact = np.where(low, lower, np.where(high, upper, 0.0))
+            free = ~(low | high)
+            exact[free] = np.linalg.solve(hessian[np.ix_(free, free)], (linear - hessian @ exact)[free])
             gradient = hessian @ exact - linear
-            negative, wanted = free & (exact < 0), ~free & (gradient < -TOLERANCE)
-            if not negative.any() and not wanted.any():
+            below, above = free & (exact < lower), free & (exact > upper)
+            wanted = (low & (gradient < -TOLERANCE)) | (high & ~low & (gradient > TOLERANCE))
+            if not (below | above | wanted).any():
                 return exact
-            free = (free & ~negative) | wanted
+            low, high = (low & ~wanted) | below, (high & ~wanted) | above
         return steps

@@ -1,6 +1,6 @@
-"""Post-processing of a hierarchy: the closest values that add up over nodes and over features, and are not negative.
+"""Post-processing of a hierarchy: the closest values that add up over nodes and over features, within the bounds.
 
-Unknown is one value per leaf and step; every private answer, of any node, step or cell, is a sum of them. The weight
+Unknown is one value per leaf and step, between the public bounds; every private answer, of any node, step or cell, is a sum of them. The weight
 of an answer is the product of a weight of its level and one of its step or cell, because the noise of a level is that
 of a single stream times a constant. Without features every step is a problem of its own on the tree, which Rust solves
 exactly. With features the problem couples the tree and time, and Rust solves it by block principal pivoting.
@@ -35,8 +35,10 @@ class TreeProjection:
         node_weights: NDArray[np.float64],
         step_weights: NDArray[np.float64],
         cell_weights: Sequence[float],
+        bounds: tuple[float, float],
     ) -> None:
-        """Build the problem once."""
+        """Build the problem once, for leaves between the bounds."""
+        self._bounds = bounds
         self._leaves = hierarchy.leaf_positions
         weights = (node_weights / node_weights.max()).tolist()
         self._problem: _core.Forest | _core.Product
@@ -57,5 +59,6 @@ class TreeProjection:
             SolverError: The answer does not satisfy the optimality conditions; nothing is released.
         """
         if isinstance(self._problem, _core.Product):
-            return self._problem.project(steps, cells)
-        return np.ascontiguousarray(self._problem.project(steps.T, nonnegative=True).T[self._leaves])
+            return self._problem.project(steps, cells, *self._bounds)
+        lower, upper = self._bounds
+        return np.ascontiguousarray(self._problem.project(steps.T, lower=lower, upper=upper).T[self._leaves])

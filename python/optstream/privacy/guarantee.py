@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -70,7 +71,9 @@ class Guarantee:
             raise ParameterError(f"neighbours is {neighbours!r}, but must be 'sliding' or 'aligned'")
         object.__setattr__(self, "epsilon", exact("epsilon", epsilon))
         object.__setattr__(self, "w", w)
-        object.__setattr__(self, "alpha", float(alpha))
+        # Rounded up: a smaller alpha would promise more than it holds.
+        rounded = float(alpha)
+        object.__setattr__(self, "alpha", rounded if rounded >= alpha else math.nextafter(rounded, math.inf))
         object.__setattr__(self, "neighbours", neighbours)
         object.__setattr__(self, "delta", _delta(delta))
         if self.delta and self.epsilon > LARGEST_EPSILON:

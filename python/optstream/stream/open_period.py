@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.errors import DataError, ParameterError, ParameterTypeError, StreamError
+from optstream.data.numbers import finite
+from optstream.errors import ParameterError, StreamError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -173,16 +174,3 @@ class OpenPeriod:
 def _check_gap(expected: int, step: int) -> None:
     if step > expected:
         raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
-
-
-def finite(name: str, value: Any) -> float:
-    """Return a number, or raise with the name of what is not one."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, float, np.integer, np.floating)):
-        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be a real number")
-    try:
-        number = float(value)
-    except OverflowError:
-        number = np.inf
-    if not np.isfinite(number):
-        raise DataError(f"{name} is {number}, but must be finite")
-    return number

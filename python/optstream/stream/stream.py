@@ -60,6 +60,10 @@ class Stream:
         missing: What to do when a later step comes and some before it are missing: ``"refuse"`` it; put a public
             number in their place; ``"hold"`` the last value; or ``"skip"`` the period, which is then never released.
             Periods without any observation are passed over. Which steps are missing is taken to be public.
+        absent: What to do with an observation of a hierarchy that lacks leaves: ``"refuse"`` it, or put a public number
+            in their place. A number assumes that which leaves are absent is public, or that the number is what an
+            absent leaf counts, such as 0 for counts: otherwise an entity that makes a leaf absent moves it by more than
+            ``alpha``.
         state: What to go on from: :attr:`state` of an earlier stream, :attr:`Release.state`, or :attr:`Tuning.state`.
             With a ledger, which keeps everything itself, only what public history says.
 
@@ -87,9 +91,13 @@ class Stream:
         duplicate: Literal["refuse", "keep", "replace"] = "refuse",
         disorder: Literal["refuse", "accept"] = "refuse",
         missing: Literal["refuse", "hold", "skip"] | float = "refuse",
+        absent: Literal["refuse"] | float = "refuse",
         state: Mapping[str, Any] | None = None,
     ) -> None:
         self._lock = Lock()
+        if isinstance(absent, str) and absent != "refuse":
+            raise ParameterError(f"absent is {absent!r}, but must be 'refuse' or a number")
+        self._absent = None if isinstance(absent, str) else finite("absent", absent)
         self._clock = Clock.of(step, origin)
         self._rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
         self._stepwise: Stepwise | None = None
@@ -337,14 +345,17 @@ class Stream:
             raise ParameterTypeError(
                 f"value at {when} is of type {type(value).__name__}, but must map leaves to numbers"
             )
-        unknown = next((name for name in value if name not in hierarchy.leaves), None)
-        if unknown is not None:
-            raise DataError(f"value at {when} has {unknown!r}, but must have leaves of the hierarchy only")
-        fill = self._rules.missing
-        absent = [name for name in hierarchy.leaves if name not in value]
-        if absent and isinstance(fill, str):
-            raise DataError(f"value at {when} has no leaf {absent[0]!r}, but must have all {len(hierarchy.leaves)}")
-        return np.array([finite(f"{name!r} at {when}", value.get(name, fill)) for name in hierarchy.leaves])
+        leaves = hierarchy.leaves
+        if not value.keys() <= set(leaves):
+            # A name that is not public may be anything, also a person's.
+            raise DataError(f"value at {when} has a name that is no leaf, but must have leaves of the hierarchy only")
+        lacking = next((name for name in leaves if name not in value), None)
+        if lacking is not None and self._absent is None:
+            raise DataError(
+                f"value at {when} has no leaf {lacking!r}, but must have all {len(leaves)}: give a number for every "
+                "leaf, or say by absent=NUMBER what one that does not come counts"
+            )
+        return np.array([finite(f"{name!r} at {when}", value.get(name, self._absent)) for name in leaves])
 
 
 def _runs(closed: Sequence[Closed], w: int) -> list[list[Closed]]:

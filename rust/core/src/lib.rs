@@ -22,6 +22,7 @@
 )]
 
 pub mod batch;
+pub mod choice;
 pub mod cube;
 mod digits;
 pub mod error;

@@ -6,13 +6,14 @@
 //! `H = sum_n a_n s_n s_n'` over the nodes, with `s_n` marking the leaves below `n`, and `T = diag(b) + sum_f c_f F_f`,
 //! with `F_f` marking pairs of steps in one cell. Neither matrix is ever formed.
 //!
-//! With `z >= 0` the conditions of optimality are a linear complementarity problem with a positive definite matrix. Block
-//! principal pivoting (Portugal, Judice and Vicente 1994) ends at its solution: solve for the values taken as positive,
-//! exchange those of the wrong sign, and fall back to exchanging one at a time when that does not help. Each solve is one
-//! of conjugate gradients, preconditioned by the exact inverse of `H x diag(T)` on the positive values, which two passes
+//! With `z` between bounds the conditions of optimality are a linear complementarity problem with a positive definite matrix. Block
+//! principal pivoting (Portugal, Judice and Vicente 1994) ends at its solution: solve for the values taken as between,
+//! exchange those beyond a bound or pulled away from one (Judice and Pires 1992), and fall back to exchanging one at a time when that does not help. Each solve is one
+//! of conjugate gradients, preconditioned by the exact inverse of `H x diag(T)` on the free values, which two passes
 //! over the tree apply. What is left for the iteration is `diag(T)^-1 T`, whose eigenvalues are few, whatever the tree.
 
 use crate::Error;
+use crate::tree::Bounds;
 
 /// Largest violation of the conditions of optimality, relative to the largest entry of the right-hand side.
 pub const TOLERANCE: f64 = 1e-9;
@@ -46,7 +47,7 @@ pub struct Product {
 
 impl Product {
     /// Prepares the problem. Nodes are in an order in which parents come before their children. `time_inverse` holds the
-    /// rows of the inverse of `T`, with which a problem in which nothing is held at zero is solved at once; it decides how
+    /// rows of the inverse of `T`, with which a problem in which nothing is held at a bound is solved at once; it decides how
     /// fast the optimum is found, not what it is.
     ///
     /// # Errors
@@ -130,13 +131,15 @@ impl Product {
     /// node.
     ///
     /// # Guarantee
-    /// With `g = (H x T) z - r` and `r` the right-hand side of the normal equations, `z >= 0`, `g >= -e` and `|g| <= e`
-    /// where `z > 0`, for `e` of [`TOLERANCE`] times the largest entry of `r`.
+    /// With `g = (H x T) z - r` and `r` the right-hand side of the normal equations, `z` lies between the bounds,
+    /// `g >= -e` where it is not at the upper one and `g <= e` where it is not at the lower one, for `e` of
+    /// [`TOLERANCE`] times the largest entry of `r`, or of the image of the bound next to zero if that is larger.
     ///
     /// # Errors
     /// [`Error::Parameter`] if a length is wrong, [`Error::Entry`] if an answer is not finite, [`Error::NotOptimal`] if
     /// the conditions are not met.
-    pub fn project(&self, steps: &[f64], cells: &[f64]) -> Result<Vec<f64>, Error> {
+    pub fn project(&self, steps: &[f64], cells: &[f64], bounds: Bounds) -> Result<Vec<f64>, Error> {
+        bounds.check()?;
         Error::unless_length("length of steps", steps.len(), self.parent.len() * self.step_weight.len())?;
         Error::unless_length("length of cells", cells.len(), self.parent.len() * self.cells())?;
         for (name, values) in [("steps", steps), ("cells", cells)] {
@@ -145,8 +148,7 @@ impl Product {
             }
         }
         let right = self.right_hand_side(steps, cells);
-        let scale = largest(&right);
-        let mut work = Work::new(self, right, scale);
+        let mut work = Work::new(self, right, bounds);
         work.start(self);
         work.pivot(self)?;
         Ok(work.found)
@@ -239,8 +241,9 @@ impl Product {
 struct Work {
     right: Vec<f64>,
     scale: f64,
+    bounds: Bounds,
     found: Vec<f64>,
-    /// Whether each value is taken as positive, as 1 or 0.
+    /// Whether each value is taken as between the bounds, as 1 or 0. What is not is at one of them.
     free: Vec<f64>,
     /// The smallest entry on the diagonal of the matrix: a value times this is of the size of the right-hand side.
     unit: f64,
@@ -251,23 +254,19 @@ struct Work {
 }
 
 impl Work {
-    fn new(problem: &Product, right: Vec<f64>, scale: f64) -> Self {
+    fn new(problem: &Product, right: Vec<f64>, bounds: Bounds) -> Self {
         let size = problem.leaves() * problem.step_weight.len();
         let smallest = |weights: &[f64]| weights.iter().copied().fold(f64::INFINITY, f64::min);
         let unit = smallest(&problem.node_weight) * smallest(&problem.diagonal);
         let nodes = || vec![0.0; problem.parent.len() * problem.step_weight.len()];
-        Self {
-            right,
-            scale,
-            found: vec![0.0; size],
-            free: vec![1.0; size],
-            unit,
-            image: vec![0.0; size],
-            nodes: [nodes(), nodes()],
-        }
+        let (mut nodes, mut image) = ([nodes(), nodes()], vec![0.0; size]);
+        // Bounds that are far from zero make what is compared larger than the right-hand side.
+        problem.multiply(&vec![bounds.clamp(0.0); size], &mut nodes[0], &mut image);
+        let scale = largest(&right).max(largest(&image));
+        Self { right, scale, bounds, found: vec![0.0; size], free: vec![1.0; size], unit, image, nodes }
     }
 
-    /// The optimum without signs, `H^-1 x T^-1` times the right-hand side; what is negative there is first held at zero.
+    /// The optimum without signs, `H^-1 x T^-1` times the right-hand side; what is beyond a bound there is first held at it.
     fn start(&mut self, problem: &Product) {
         let w = problem.step_weight.len();
         let mut along_time = vec![0.0; self.right.len()];
@@ -281,13 +280,28 @@ impl Work {
         let inverse = Inverse::of(problem, &self.free);
         inverse.multiply(problem, &along_time, &mut self.nodes, &mut self.found);
         for (value, free) in self.found.iter_mut().zip(&mut self.free) {
-            if *value < 0.0 {
-                (*value, *free) = (0.0, 0.0);
+            let nearest = self.bounds.clamp(*value);
+            if nearest != *value {
+                (*value, *free) = (nearest, 0.0);
             }
         }
     }
 
-    /// Block principal pivoting until every value and every gradient has its sign.
+    /// How far a value is between its bounds, or its gradient on the right side of zero, in the unit of the gradient.
+    fn margin(&self, at: usize) -> f64 {
+        let (value, Bounds { lower, upper }) = (self.found[at], self.bounds);
+        if self.free[at] > 0.0 {
+            return (value - lower).min(upper - value) * self.unit;
+        }
+        let gradient = self.image[at] - self.right[at];
+        match (value <= lower, value >= upper) {
+            (true, true) => 0.0,
+            (true, false) => gradient,
+            _ => -gradient,
+        }
+    }
+
+    /// Block principal pivoting until every value is between its bounds and every gradient has its sign.
     fn pivot(&mut self, problem: &Product) -> Result<(), Error> {
         let (mut fewest, mut patience, mut accuracy) = (usize::MAX, PATIENCE, ROUGH);
         for _ in 0..ROUNDS {
@@ -295,12 +309,7 @@ impl Work {
             problem.multiply(&self.found, &mut self.nodes[0], &mut self.image);
             // What the accuracy of the solution cannot tell from zero counts as zero.
             let slack = -2.0 * accuracy * self.scale;
-            let wrong: Vec<usize> = (0..self.found.len())
-                .filter(|&at| {
-                    let free = self.free[at] > 0.0;
-                    slack > if free { self.found[at] * self.unit } else { self.image[at] - self.right[at] }
-                })
-                .collect();
+            let wrong: Vec<usize> = (0..self.found.len()).filter(|&at| slack > self.margin(at)).collect();
             if wrong.is_empty() {
                 if accuracy <= FINE {
                     return self.check(problem);
@@ -319,13 +328,13 @@ impl Work {
             };
             for &at in exchanged {
                 self.free[at] = 1.0 - self.free[at];
-                self.found[at] = 0.0;
+                self.found[at] = self.bounds.clamp(self.found[at]);
             }
         }
         Err(self.not_optimal(f64::INFINITY))
     }
 
-    /// Solves the equations of the positive values by conjugate gradients, from where the last solution stands.
+    /// Solves the equations of the free values by conjugate gradients, from where the last solution stands.
     fn solve(&mut self, problem: &Product, accuracy: f64) -> Result<(), Error> {
         let inverse = Inverse::of(problem, &self.free);
         problem.multiply(&self.found, &mut self.nodes[0], &mut self.image);
@@ -353,13 +362,15 @@ impl Work {
         Err(self.not_optimal(accuracy))
     }
 
-    /// Rounds values within the accuracy of zero to zero and checks the conditions of optimality.
+    /// Moves values that are within the accuracy of a bound but beyond it there and checks the conditions of optimality.
     fn check(&mut self, problem: &Product) -> Result<(), Error> {
-        self.found.iter_mut().for_each(|value| *value = value.max(0.0));
+        let bounds = self.bounds;
+        self.found.iter_mut().for_each(|value| *value = bounds.clamp(*value));
         problem.multiply(&self.found, &mut self.nodes[0], &mut self.image);
         let worst = (0..self.found.len()).fold(0.0_f64, |worst, at| {
             let gradient = self.image[at] - self.right[at];
-            worst.max(if self.found[at] > 0.0 { gradient.abs() } else { -gradient })
+            let (above, below) = (self.found[at] > bounds.lower, self.found[at] < bounds.upper);
+            worst.max(if above { gradient } else { 0.0 }).max(if below { -gradient } else { 0.0 })
         });
         if worst <= TOLERANCE * self.scale { Ok(()) } else { Err(self.not_optimal(worst / self.scale)) }
     }
@@ -370,11 +381,10 @@ impl Work {
     }
 }
 
-/// The inverse of `H x diag(T)` on the positive values, as factors for two passes over the tree.
+/// The inverse of `H x diag(T)` on the free values, as factors for two passes over the tree.
 ///
 /// At one step, with `r` the right-hand side over `T_tt`, the sum of a subtree is affine in what lies above it: if the
-/// ancestors' `a_n S_n` add up to `m`, then `S = p - g m`. A leaf has `p = r/a` and `g = 1/a`, or both zero if it is held
-/// at zero; a node with children's sums `P` and `G` has `p = P/(1 + a G)` and `g = G/(1 + a G)`.
+/// ancestors' `a_n S_n` add up to `m`, then `S = p - g m`. A leaf has `p = r/a` and `g = 1/a`, or both zero if it is held; a node with children's sums `P` and `G` has `p = P/(1 + a G)` and `g = G/(1 + a G)`.
 struct Inverse {
     /// `g` of every node and step.
     gain: Vec<f64>,
@@ -503,7 +513,7 @@ mod tests {
     #[test]
     fn answers_that_add_up_are_returned_unchanged() {
         let (steps, cells) = ([4.0, 6.0, 1.0, 2.0, 3.0, 4.0], [10.0, 3.0, 7.0]);
-        let found = small().project(&steps, &cells).unwrap();
+        let found = small().project(&steps, &cells, Bounds::NONNEGATIVE).unwrap();
         for (found, expected) in found.iter().zip([1.0, 2.0, 3.0, 4.0]) {
             assert!((found - expected).abs() < 1e-9, "{found} for {expected}");
         }
@@ -511,16 +521,26 @@ mod tests {
 
     #[test]
     fn negative_answers_end_at_zero() {
-        let found = small().project(&[-5.0; 6], &[-5.0; 3]).unwrap();
+        let found = small().project(&[-5.0; 6], &[-5.0; 3], Bounds::NONNEGATIVE).unwrap();
         assert_eq!(found, [0.0; 4]);
+    }
+
+    #[test]
+    fn values_stay_between_bounds_on_both_sides_of_zero() {
+        let found = small().project(&[-50.0; 6], &[-50.0; 3], Bounds::new(-3.0, 5.0)).unwrap();
+        assert_eq!(found, [-3.0; 4]);
+        let found = small().project(&[50.0; 6], &[50.0; 3], Bounds::new(-3.0, 5.0)).unwrap();
+        assert_eq!(found, [5.0; 4]);
+        let found = small().project(&[0.0; 6], &[0.0; 3], Bounds::new(900.0, 1100.0)).unwrap();
+        assert_eq!(found, [900.0; 4]);
     }
 
     #[test]
     fn the_inverse_of_time_decides_speed_and_not_the_optimum() {
         let wrong = Product { time_inverse: vec![5.0, 0.0, 0.0, 0.1], ..small() };
         let (steps, cells) = ([4.0, -6.0, 1.0, 2.0, -3.0, 4.0], [9.0, -3.0, 7.0]);
-        let expected = small().project(&steps, &cells).unwrap();
-        for (found, expected) in wrong.project(&steps, &cells).unwrap().iter().zip(expected) {
+        let expected = small().project(&steps, &cells, Bounds::NONNEGATIVE).unwrap();
+        for (found, expected) in wrong.project(&steps, &cells, Bounds::NONNEGATIVE).unwrap().iter().zip(expected) {
             assert!((found - expected).abs() < 1e-8, "{found} for {expected}");
         }
     }
@@ -540,7 +560,7 @@ mod tests {
         assert!(make(&[None], &[1.0], &[f64::NAN], vec![0], &[1.0]).is_err());
         assert!(make(&[None], &[1.0], &[1.0], vec![0, 0], &[1.0]).is_err());
         assert!(make(&[None], &[1.0], &[1.0], vec![0], &[]).is_err());
-        assert!(small().project(&[0.0; 5], &[0.0; 3]).is_err());
-        assert!(small().project(&[0.0; 6], &[0.0, f64::NAN, 0.0]).is_err());
+        assert!(small().project(&[0.0; 5], &[0.0; 3], Bounds::NONNEGATIVE).is_err());
+        assert!(small().project(&[0.0; 6], &[0.0, f64::NAN, 0.0], Bounds::NONNEGATIVE).is_err());
     }
 }

@@ -15,5 +15,5 @@ mod _core {
     #[pymodule_export]
     use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace};
     #[pymodule_export]
-    use crate::release::{Forest, Plan, Product, quantise};
+    use crate::release::{Forest, Plan, Product, choice_hashes, quantise};
 }

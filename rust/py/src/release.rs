@@ -2,8 +2,9 @@
 
 use std::thread;
 
-use numpy::{IntoPyArray, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
+use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use optstream_core::Error;
+use optstream_core::choice::hashes;
 use optstream_core::cube::CubeScale;
 use optstream_core::gaussian::Deviation;
 use optstream_core::grid::{Grid, check};
@@ -13,7 +14,7 @@ use optstream_core::scale::Scale;
 use optstream_core::svt::{L1Sampler, SparseVector, Unit};
 use optstream_post::interpolate;
 use optstream_post::product::Product as ProductProblem;
-use optstream_post::tree::{Tree, Workspace};
+use optstream_post::tree::{Bounds, Tree, Workspace};
 use pyo3::prelude::*;
 
 use crate::arguments::{array, budget, entries, number, pair, row_major};
@@ -141,8 +142,8 @@ impl Plan {
     ) -> PyResult<Arrays<'py>> {
         let rows = self.periods(units.shape())?;
         let units = entries(units)?;
-        if let Some(unit) = units.iter().find(|unit| unit.unsigned_abs() > self.largest) {
-            return Err(raise(Error::parameter("units", unit, format!("at most {} in size", self.largest))));
+        if units.iter().any(|unit| unit.unsigned_abs() > self.largest) {
+            return Err(raise(Error::parameter("size of units", "larger", format!("at most {}", self.largest))));
         }
         let key = key(retry, &units)?;
         let released = py.detach(|| self.release_chunk(&units, 0, &key))?;
@@ -221,6 +222,7 @@ impl Plan {
         let (w, cells) = (self.measurement.length(), self.measurement.cells());
         let mut released = Released::with_capacity(units.len() / w, w, cells);
         let (mut period, mut workspace) = (Period::default(), Workspace::new());
+        let (lower, upper) = self.grid.bounds();
         let (mut answers, mut projected) = (vec![0.0; w + cells], vec![0.0; w + cells]);
         for (index, units) in (first..).zip(units.chunks(w)) {
             self.measurement.measure(units, &mut key.stream(index as u64), &mut period).map_err(raise)?;
@@ -236,7 +238,8 @@ impl Plan {
             }
             sums.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
             if let Some(tree) = &self.projection {
-                tree.project(&answers, true, &mut workspace, &mut projected).map_err(raise_post)?;
+                tree.project(&answers, Bounds::new(lower, upper), &mut workspace, &mut projected)
+                    .map_err(raise_post)?;
             } else {
                 projected.copy_from_slice(&answers);
             }
@@ -321,6 +324,19 @@ pub fn quantise<'py>(
     units.into_pyarray(py).reshape([values.shape()[0], values.shape()[1]])
 }
 
+/// Hashes of messages that stand one after the other; see `optstream_core::choice`.
+#[pyfunction]
+pub fn choice_hashes<'py>(
+    py: Python<'py>,
+    text: &str,
+    lengths: &Bound<'py, PyArray1<u64>>,
+) -> PyResult<Bound<'py, PyArray1<u64>>> {
+    let lengths: Vec<u64> = lengths.readonly().as_array().iter().copied().collect();
+    let found = py.detach(|| hashes(text.as_bytes(), &lengths));
+    let refused = || raise(Error::parameter("sum of lengths", "another", "the length of text in bytes"));
+    Ok(found.ok_or_else(refused)?.into_pyarray(py))
+}
+
 fn unless_shape(name: &'static str, shape: &[usize], wanted: &[usize]) -> PyResult<()> {
     if shape == wanted {
         return Ok(());
@@ -342,19 +358,24 @@ impl Forest {
         Ok(Self { tree: Tree::new(&parents, &weights).map_err(raise_post)? })
     }
 
-    /// Projects each row of targets, one target per node.
+    /// Projects each row of targets, one target per node, with all leaves between the bounds that are given.
+    #[pyo3(signature = (targets, nonnegative=false, lower=None, upper=None))]
     fn project<'py>(
         &self,
         py: Python<'py>,
         targets: &Bound<'py, PyArray2<f64>>,
         nonnegative: bool,
+        lower: Option<f64>,
+        upper: Option<f64>,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
+        let lower = lower.unwrap_or(if nonnegative { 0.0 } else { f64::NEG_INFINITY });
+        let bounds = Bounds::new(lower, upper.unwrap_or(f64::INFINITY));
         let rows = targets.shape()[0];
         unless_shape("targets", targets.shape(), &[rows, self.tree.len()])?;
         let targets = entries(targets)?;
         let mut out = vec![0.0; targets.len()];
         let threads = threads(targets.len());
-        py.detach(|| self.tree.project_many(&targets, nonnegative, threads, &mut out)).map_err(raise_post)?;
+        py.detach(|| self.tree.project_many(&targets, bounds, threads, &mut out)).map_err(raise_post)?;
         out.into_pyarray(py).reshape([rows, self.tree.len()])
     }
 }
@@ -387,12 +408,15 @@ impl Product {
         py: Python<'py>,
         steps: &Bound<'py, PyArray2<f64>>,
         cells: &Bound<'py, PyArray2<f64>>,
+        lower: f64,
+        upper: f64,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
         let (nodes, width) = self.problem.shape();
         unless_shape("steps", steps.shape(), &[nodes, width])?;
         unless_shape("cells", cells.shape(), &[nodes, self.problem.cells()])?;
         let (steps, cells) = (entries(steps)?, entries(cells)?);
-        let found = py.detach(|| self.problem.project(&steps, &cells)).map_err(raise_post)?;
+        let found =
+            py.detach(|| self.problem.project(&steps, &cells, Bounds::new(lower, upper))).map_err(raise_post)?;
         found.into_pyarray(py).reshape([self.problem.leaves(), width])
     }
 }

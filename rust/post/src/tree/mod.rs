@@ -1,17 +1,17 @@
-//! Weighted least squares on a forest: the closest values that add up, and if asked are not negative.
+//! Weighted least squares on a forest: the closest values that add up, with leaves between bounds.
 //!
 //! Every node `i` has a target `c_i`, a noisy measurement, and a weight `a_i`, the inverse of its variance. Of all `x`
 //! with `x_parent = sum of x_children` at every inner node, a projection finds the one that minimises
-//! `sum_i a_i (x_i - c_i)^2`, optionally among those with `x >= 0`. The structure of the forest and its weights are
+//! `sum_i a_i (x_i - c_i)^2` among those whose leaves lie in [`Bounds`]; what that bounds at inner nodes are sums. The structure of the forest and its weights are
 //! prepared once, as a [`Tree`]; any number of targets is then projected with the memory of one [`Workspace`].
 //!
 //! ```
-//! use optstream_post::tree::{Tree, Workspace};
+//! use optstream_post::tree::{Bounds, Tree, Workspace};
 //!
 //! // Two parts, measured as 1 and 2, of a total that was measured as 6.
 //! let tree = Tree::new(&[Some(2), Some(2), None], &[1.0, 1.0, 1.0])?;
 //! let mut out = [0.0; 3];
-//! tree.project(&[1.0, 2.0, 6.0], true, &mut Workspace::new(), &mut out)?;
+//! tree.project(&[1.0, 2.0, 6.0], Bounds::new(0.0, 10.0), &mut Workspace::new(), &mut out)?;
 //! assert_eq!(out, [2.0, 3.0, 5.0]);
 //! # Ok::<(), optstream_post::Error>(())
 //! ```
@@ -30,6 +30,47 @@ pub use solve::{TOLERANCE, Workspace};
 /// Targets and weights are at most this in size, and weights that are not zero at least its inverse, so that no product
 /// of them overflows or vanishes.
 pub const LIMIT: f64 = 1e100;
+
+/// Between which values every leaf lies; infinite where there is no bound.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bounds {
+    pub(crate) lower: f64,
+    pub(crate) upper: f64,
+}
+
+impl Bounds {
+    /// No bounds.
+    pub const NONE: Self = Self { lower: f64::NEG_INFINITY, upper: f64::INFINITY };
+    /// Not below zero.
+    pub const NONNEGATIVE: Self = Self { lower: 0.0, upper: f64::INFINITY };
+
+    /// The bounds `lower <= x <= upper`. One that is beyond [`LIMIT`] in size is none.
+    #[must_use]
+    pub const fn new(lower: f64, upper: f64) -> Self {
+        let lower = if lower < -LIMIT { f64::NEG_INFINITY } else { lower };
+        let upper = if upper > LIMIT { f64::INFINITY } else { upper };
+        Self { lower, upper }
+    }
+
+    /// The nearest value between the bounds.
+    pub(crate) const fn clamp(self, value: f64) -> f64 {
+        if value < self.lower {
+            self.lower
+        } else if value > self.upper {
+            self.upper
+        } else {
+            value
+        }
+    }
+
+    pub(crate) fn check(self) -> Result<(), Error> {
+        if self.lower <= self.upper && self.lower <= LIMIT && self.upper >= -LIMIT {
+            return Ok(());
+        }
+        let given = format!("{:?} to {:?}", self.lower, self.upper);
+        Err(Error::parameter("bounds", given, "in order and at most 1e100 in size"))
+    }
+}
 
 /// Mean number of measured nodes above a node up to which a tree counts as shallow.
 const MAX_DEPTH: usize = 64;
@@ -113,13 +154,12 @@ impl Tree {
     ///
     /// # Guarantee
     /// The value of an inner node is, bit for bit, the float sum of its children's values, added from zero in the order
-    /// of their indices. If `nonnegative`, no value is below zero. Targets that already satisfy all this are returned
-    /// unchanged.
+    /// of their indices. No leaf is out of its bounds. Targets that already satisfy all this are returned unchanged.
     ///
     /// The values satisfy the conditions of optimality, which are checked on every answer: with one multiplier `l_v`
     /// per family of an inner node `v`, and zero above the roots and below the leaves, every node `i` with parent `v`
-    /// has `a_i (x_i - c_i) + l_i = l_v`, where at a leaf that is held at zero the left side may be the larger. This
-    /// holds up to [`TOLERANCE`], relative to the sizes of the terms and to what a change of `x` by its own size does
+    /// has `a_i (x_i - c_i) + l_i = l_v`, where at a leaf that is held at its lower bound the left side may be the
+    /// larger, and at its upper bound the smaller. This holds up to [`TOLERANCE`], relative to the sizes of the terms and to what a change of `x` by its own size does
     /// to `l`.
     ///
     /// # Errors
@@ -128,14 +168,15 @@ impl Tree {
     pub fn project(
         &self,
         targets: &[f64],
-        nonnegative: bool,
+        bounds: Bounds,
         workspace: &mut Workspace,
         out: &mut [f64],
     ) -> Result<(), Error> {
         Error::unless_length("length of targets", targets.len(), self.len())?;
         Error::unless_length("length of out", out.len(), self.len())?;
         check_targets(targets)?;
-        self.solve(0, targets, nonnegative, workspace, out)
+        bounds.check()?;
+        self.solve(0, targets, bounds, workspace, out)
     }
 
     /// Projects many rows of targets, one after the other in `targets`, and writes as many rows of values.
@@ -147,13 +188,7 @@ impl Tree {
     /// As [`Tree::project`], with the index of a target counted over all rows, and [`Error::Parameter`] if `threads` is
     /// zero or the length of `targets` is not a multiple of that of the tree. What `out` holds after
     /// [`Error::NotOptimal`] must be dropped.
-    pub fn project_many(
-        &self,
-        targets: &[f64],
-        nonnegative: bool,
-        threads: usize,
-        out: &mut [f64],
-    ) -> Result<(), Error> {
+    pub fn project_many(&self, targets: &[f64], bounds: Bounds, threads: usize, out: &mut [f64]) -> Result<(), Error> {
         if threads == 0 {
             return Err(Error::parameter("threads", 0, "at least 1"));
         }
@@ -163,13 +198,14 @@ impl Tree {
         }
         Error::unless_length("length of out", out.len(), targets.len())?;
         check_targets(targets)?;
+        bounds.check()?;
 
         let work = |first: usize, targets: &[f64], out: &mut [f64]| {
             let mut workspace = Workspace::new();
             let rows = targets.chunks(self.len()).zip(out.chunks_mut(self.len()));
             (first..)
                 .zip(rows)
-                .try_for_each(|(row, (targets, out))| self.solve(row, targets, nonnegative, &mut workspace, out))
+                .try_for_each(|(row, (targets, out))| self.solve(row, targets, bounds, &mut workspace, out))
         };
         let rows = targets.len() / self.len();
         if threads == 1 || rows <= 1 {
@@ -194,12 +230,15 @@ impl Tree {
         &self,
         row: usize,
         targets: &[f64],
-        nonnegative: bool,
+        bounds: Bounds,
         workspace: &mut Workspace,
         out: &mut [f64],
     ) -> Result<(), Error> {
-        let values = workspace.solve(self, targets, nonnegative).map_err(|(position, violation)| {
-            Error::NotOptimal { row, node: self.order[position], violation, tolerance: TOLERANCE }
+        let values = workspace.solve(self, targets, bounds).map_err(|(position, violation)| Error::NotOptimal {
+            row,
+            node: self.order[position],
+            violation,
+            tolerance: TOLERANCE,
         })?;
         for (&node, &value) in self.order.iter().zip(values) {
             out[node] = value;

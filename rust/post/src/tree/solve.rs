@@ -7,13 +7,15 @@
 //! and `k = 1/a`. With its own term the node `v` prefers `T = C + k a (c - C)` and has `k = K / (1 + a K)`. These
 //! formulas run from the leaves to the roots, and back with `x` and `l` from the roots to the leaves.
 
-use super::Tree;
 use super::support::{self, Hinge};
+use super::{Bounds, Tree};
 
 /// How far the conditions of optimality of an answer may be violated, relative to the sizes of their terms.
 pub const TOLERANCE: f64 = 1e-9;
 /// A violation below this is not worth a further step.
 const REFINED: f64 = 1e-12;
+/// Rounds of exchanges before the breakpoints are asked.
+const ROUNDS: usize = 60;
 /// Steps after which refinement is given up.
 const MAX_STEPS: usize = 10;
 
@@ -73,6 +75,9 @@ struct State {
     preferred: Vec<f64>,
     /// The change `C` that the children of a node prefer in sum, and on the way back the change of its multiplier.
     family: Vec<f64>,
+    /// Where each leaf is held, if it is: at one of the bounds.
+    held: Vec<f64>,
+    bounds: Bounds,
 }
 
 impl Workspace {
@@ -84,38 +89,50 @@ impl Workspace {
 
     /// The solution by position, or a position where the answer fails its check and by how much.
     ///
-    /// If a value must not be negative but is, [`support::hold_leaves`] finds the leaves to hold at zero, up to
-    /// rounding. Then leaves that are still negative are held at zero and the rest is solved again until none is. That
-    /// is exact from any set of free leaves that holds all the positive ones: in terms of its leaves the problem has a
-    /// strictly ultrametric matrix, whose inverse has no positive entry off the diagonal (Martinez, Michon and San
-    /// Martin 1994), so raising one leaf never raises another, and a leaf that is negative with too many leaves free is
-    /// zero at the optimum. In deep trees these rounds do all the work; each is linear, and few are needed unless
-    /// targets are contrived.
-    pub(super) fn solve(&mut self, tree: &Tree, targets: &[f64], nonnegative: bool) -> Result<&[f64], (usize, f64)> {
+    /// If a leaf is out of its bounds, [`support::hold_leaves`] finds the leaves to hold at a bound, up to rounding. Then
+    /// leaves that are still outside are held too and the rest is solved again until none is. With one bound that is
+    /// exact from any set of free leaves that holds all that are free at the optimum: in terms of its leaves the problem
+    /// has a strictly ultrametric matrix, whose inverse has no positive entry off the diagonal (Martinez, Michon and San
+    /// Martin 1994), so raising one leaf never raises another, and a leaf that is below its bound with too many leaves
+    /// free is at the bound at the optimum. In deep trees these rounds do all the work; each is linear, and few are
+    /// needed unless targets are contrived. With two bounds a leaf that is held may become free again, so
+    /// that in deep trees leaves are exchanged both ways, and only if that does not end the breakpoints decide.
+    pub(super) fn solve(&mut self, tree: &Tree, targets: &[f64], bounds: Bounds) -> Result<&[f64], (usize, f64)> {
         let Self { gains, hinges, state } = self;
+        state.bounds = bounds;
         state.target.clear();
         state.target.extend(tree.order.iter().map(|&node| targets[node]));
         gains.compliance.clone_from(&tree.gains.compliance);
         gains.stiffness.clone_from(&tree.gains.stiffness);
         let mut is_refined = state.refine(tree, gains);
-        if nonnegative && state.value.iter().any(|&value| value < 0.0) {
-            if tree.is_shallow() {
-                support::hold_leaves(tree, &state.target, hinges, &mut gains.compliance);
+        if state.is_outside(tree) {
+            let is_two_sided = bounds.lower.is_finite() && bounds.upper.is_finite();
+            if tree.is_shallow() || (is_two_sided && !state.settle(tree, gains)) {
+                support::hold_leaves(tree, &state.target, bounds, hinges, &mut gains.compliance, &mut state.held);
             } else {
-                state.hold_negative(tree, gains);
+                state.hold_outside(tree, gains);
             }
             loop {
                 gains.rise(tree);
                 is_refined = state.refine(tree, gains);
-                if !state.hold_negative(tree, gains) {
+                if !state.hold_outside(tree, gains) {
                     break;
                 }
             }
         }
         if !is_refined && let Some(violation) = state.violation(tree, gains, TOLERANCE, true) {
-            return Err(violation);
+            // Where rounding has misplaced a breakpoint, exchanging the leaves concerned mends it.
+            if !state.settle(tree, gains) || state.violation(tree, gains, TOLERANCE, true).is_some() {
+                return Err(violation);
+            }
         }
         Ok(&state.value[..tree.len()])
+    }
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self::NONE
     }
 }
 
@@ -127,6 +144,18 @@ impl State {
             array.resize(tree.len() + 1, 0.0);
         }
         self.preferred.resize(tree.len(), 0.0);
+        self.held.resize(tree.len(), 0.0);
+        let mut is_moved = false;
+        for &leaf in &tree.leaves {
+            if gains.compliance[leaf] == 0.0 {
+                self.value[leaf] = self.held[leaf];
+                is_moved |= self.held[leaf] != 0.0;
+            }
+        }
+        if is_moved {
+            self.add_up(tree);
+            self.value[tree.len()] = 0.0;
+        }
         (0..MAX_STEPS).any(|_| {
             self.step(tree, gains);
             self.violation(tree, gains, REFINED, false).is_none()
@@ -164,13 +193,14 @@ impl State {
                 self.value[at] += change;
                 continue;
             }
+            let shortfall = self.target[at] - self.value[at];
             self.value[at] = 0.0;
             self.size[at] = 0.0;
             if gains.stiffness[at] > 0.0 {
                 self.family[at] = (change - self.family[at]) * gains.stiffness[at];
                 self.multiplier[at] += self.family[at];
             } else {
-                self.multiplier[at] = self.multiplier[parent] + tree.weight[at] * self.target[at];
+                self.multiplier[at] = self.multiplier[parent] + tree.weight[at] * shortfall;
             }
         }
         self.add_up(tree);
@@ -190,39 +220,90 @@ impl State {
 
     /// A position at which the condition of optimality is violated by more than `tolerance`, relative to the sizes of
     /// its terms, and by how much. A value that is not finite violates every tolerance.
-    ///
-    /// The condition is `l_parent - l - a (x - c) = 0`, or `<= 0` at a leaf that is held at zero. The multiplier of a
-    /// family is known no better than its sum, times its stiffness. This *slack* adds to the sizes at held leaves,
-    /// which have no part in the multiplier, and elsewhere if `with_slack`: a step mostly does better, but need not.
     fn violation(&mut self, tree: &Tree, gains: &Gains, tolerance: f64, with_slack: bool) -> Option<(usize, f64)> {
         (0..tree.len()).rev().find_map(|at| {
-            let parent = tree.parent[at];
-            let (above, below) = (self.multiplier[parent], self.multiplier[at]);
-            let (weight, target) = (tree.weight[at], self.target[at]);
-            let pull = above - below - weight * (self.value[at] - target);
-            let mut scale = above.abs() + below.abs() + weight * (self.size[at] + target.abs());
-            let is_held = gains.compliance[at] == 0.0;
-            self.slack[at] = if is_held { scale + self.slack[parent] } else { gains.stiffness[at] * self.size[at] };
-            if is_held {
-                scale = self.slack[at];
-            } else if with_slack {
-                scale += self.slack[at] + self.slack[parent];
-            }
-            let excess = if is_held && tree.is_leaf[at] { pull } else { pull.abs() };
+            let (excess, scale) = self.excess(tree, gains, at, with_slack);
             let is_met = excess <= tolerance * scale && scale.is_finite();
             (!is_met).then(|| (at, excess / scale))
         })
     }
 
-    /// Marks every negative leaf as held at zero; true if there is any.
-    fn hold_negative(&self, tree: &Tree, gains: &mut Gains) -> bool {
+    /// By how much the condition of optimality is violated at a position, and the size of its terms. Positions come in
+    /// decreasing order.
+    ///
+    /// The condition is `l_parent - l - a (x - c) = 0`, or `<= 0` at a leaf that is held at its lower bound and `>= 0` at
+    /// one that is held at its upper bound. The multiplier of a family is known no better than its sum, times its
+    /// stiffness. This *slack* adds to the sizes at held leaves, which have no part in the multiplier, and elsewhere if
+    /// `with_slack`: a step mostly does better, but need not.
+    fn excess(&mut self, tree: &Tree, gains: &Gains, at: usize, with_slack: bool) -> (f64, f64) {
+        let parent = tree.parent[at];
+        let (above, below) = (self.multiplier[parent], self.multiplier[at]);
+        let (weight, target) = (tree.weight[at], self.target[at]);
+        let pull = above - below - weight * (self.value[at] - target);
+        let mut scale = above.abs() + below.abs() + weight * (self.size[at] + target.abs());
+        let is_held = gains.compliance[at] == 0.0;
+        self.slack[at] = if is_held { scale + self.slack[parent] } else { gains.stiffness[at] * self.size[at] };
+        if is_held {
+            scale = self.slack[at];
+        } else if with_slack {
+            scale += self.slack[at] + self.slack[parent];
+        }
+        let excess = match (is_held && tree.is_leaf[at], self.value[at] <= self.bounds.lower) {
+            (true, _) if self.bounds.lower >= self.bounds.upper => 0.0,
+            (true, true) => pull,
+            (true, false) => -pull,
+            (false, _) => pull.abs(),
+        };
+        (excess, scale)
+    }
+
+    /// Whether a leaf lies out of its bounds.
+    fn is_outside(&self, tree: &Tree) -> bool {
+        let Bounds { lower, upper } = self.bounds;
+        tree.leaves.iter().any(|&leaf| self.value[leaf] < lower || self.value[leaf] > upper)
+    }
+
+    /// Marks every leaf out of its bounds as held at the one it is beyond; true if there is any.
+    fn hold_outside(&mut self, tree: &Tree, gains: &mut Gains) -> bool {
         let mut any = false;
         for &leaf in &tree.leaves {
-            if self.value[leaf] < 0.0 {
-                gains.compliance[leaf] = 0.0;
+            let nearest = self.bounds.clamp(self.value[leaf]);
+            if nearest != self.value[leaf] {
+                (self.held[leaf], gains.compliance[leaf]) = (nearest, 0.0);
                 any = true;
             }
         }
         any
+    }
+
+    /// Exchanges leaves out of their bounds, and held ones that pull away from their bound, until there are none; true
+    /// if that happens within the rounds that are allowed.
+    fn settle(&mut self, tree: &Tree, gains: &mut Gains) -> bool {
+        for _ in 0..ROUNDS {
+            let mut any = false;
+            for at in (0..tree.len()).rev() {
+                let is_held = gains.compliance[at] == 0.0;
+                let (excess, scale) = self.excess(tree, gains, at, true);
+                if tree.is_leaf[at] && is_held && excess > REFINED * scale {
+                    // The gain of the leaf counts from the next round on.
+                    self.preferred[at] = 1.0;
+                    any = true;
+                } else {
+                    self.preferred[at] = 0.0;
+                }
+            }
+            any |= self.hold_outside(tree, gains);
+            for &leaf in &tree.leaves {
+                if self.preferred[leaf] > 0.0 {
+                    gains.compliance[leaf] = tree.weight[leaf].recip();
+                }
+            }
+            if !any {
+                return true;
+            }
+            gains.rise(tree);
+            self.refine(tree, gains);
+        }
+        false
     }
 }

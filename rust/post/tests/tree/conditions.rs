@@ -1,17 +1,23 @@
 //! The conditions of optimality, which are sufficient since the problem is convex, on trees of every shape.
 
-use optstream_post::tree::Tree;
+use optstream_post::tree::{Bounds, Tree};
 use proptest::prelude::*;
 
 use crate::shapes::{self, Parents};
-use crate::{assert_adds_up, project};
+use crate::{assert_adds_up, project, project_between};
 
 /// Asserts that no leaf can be moved to lower the cost, to 1e-9 of the sizes of the terms.
 ///
 /// Half the derivative of the cost by a leaf is the sum of `a (x - c)` along its path to the root. It must vanish, or
-/// may be positive if the leaf is at zero. The size of a term is `a (|c| + m)`, where `m` sums the sizes of the leaves
+/// may be positive if the leaf is at its lower bound and negative at its upper one. The size of a term is `a (|c| + m)`, where `m` sums the sizes of the leaves
 /// below.
-pub fn assert_optimal(parents: &[Option<usize>], weights: &[f64], targets: &[f64], nonnegative: bool, out: &[f64]) {
+pub fn assert_optimal(
+    parents: &[Option<usize>],
+    weights: &[f64],
+    targets: &[f64],
+    (lower, upper): (f64, f64),
+    out: &[f64],
+) {
     let order = shapes::top_down(parents);
     let is_leaf = shapes::leaves(parents);
     let mut size: Vec<f64> = (0..out.len()).map(|node| if is_leaf[node] { out[node].abs() } else { 0.0 }).collect();
@@ -28,15 +34,18 @@ pub fn assert_optimal(parents: &[Option<usize>], weights: &[f64], targets: &[f64
         scale[node] = above_scale + weights[node] * (targets[node].abs() + size[node]);
         if is_leaf[node] {
             let tolerance = 1e-9 * scale[node];
-            let at_zero = nonnegative && out[node] == 0.0;
-            assert!(out[node].is_finite() && (!nonnegative || out[node] >= 0.0), "out[{node}] = {}", out[node]);
+            assert!(out[node].is_finite() && lower <= out[node] && out[node] <= upper, "out[{node}] = {}", out[node]);
             assert!(
-                slope[node] >= -tolerance,
+                out[node] == upper || slope[node] >= -tolerance,
                 "raising leaf {node} from {}: {:e}, {tolerance:e}",
                 out[node],
                 slope[node]
             );
-            assert!(at_zero || slope[node] <= tolerance, "lowering leaf {node}: {:e}, {tolerance:e}", slope[node]);
+            assert!(
+                out[node] == lower || slope[node] <= tolerance,
+                "lowering leaf {node}: {:e}, {tolerance:e}",
+                slope[node]
+            );
         }
     }
 }
@@ -65,6 +74,16 @@ fn weight(is_leaf: bool) -> BoxedStrategy<f64> {
     if is_leaf { measured.boxed() } else { prop_oneof![4 => measured, 1 => Just(0.0)].boxed() }
 }
 
+fn bounds() -> impl Strategy<Value = (f64, f64)> {
+    let width = prop_oneof![Just(f64::INFINITY), Just(1.0), 1e-3..1e6];
+    prop_oneof![
+        (prop_oneof![Just(0.0), -1e3..1e3, Just(-1e6), Just(1e4)], width)
+            .prop_map(|(lower, width)| (lower, lower + width)),
+        (-1e3..1e3).prop_map(|upper| (f64::NEG_INFINITY, upper)),
+        (-5.0..5.0).prop_map(|value| (value, value)),
+    ]
+}
+
 fn problem() -> impl Strategy<Value = (Parents, Vec<f64>, Vec<f64>)> {
     shape().prop_flat_map(|parents| {
         let weights: Vec<_> = shapes::leaves(&parents).into_iter().map(weight).collect();
@@ -80,10 +99,33 @@ proptest! {
     #[test]
     fn no_leaf_can_be_improved((parents, weights, targets) in problem()) {
         let tree = Tree::new(&parents, &weights).unwrap();
-        for nonnegative in [false, true] {
-            let out = project(&tree, &targets, nonnegative);
-            assert_optimal(&parents, &weights, &targets, nonnegative, &out);
+        for lower in [f64::NEG_INFINITY, 0.0] {
+            let out = project_between(&tree, &targets, Bounds::new(lower, f64::INFINITY));
+            assert_optimal(&parents, &weights, &targets, (lower, f64::INFINITY), &out);
             assert_adds_up(&parents, &out);
+        }
+    }
+
+    /// The same between any bounds, on one side or on both, near zero or far from it.
+    #[test]
+    fn no_leaf_can_be_improved_between_bounds((parents, weights, targets) in problem(), bounds in bounds()) {
+        let tree = Tree::new(&parents, &weights).unwrap();
+        let out = project_between(&tree, &targets, Bounds::new(bounds.0, bounds.1));
+        assert_optimal(&parents, &weights, &targets, bounds, &out);
+        assert_adds_up(&parents, &out);
+    }
+
+    /// A stream and its negative are projected alike.
+    #[test]
+    fn reflections_are_projected_to_reflections((parents, weights, targets) in problem(), bounds in bounds()) {
+        let tree = Tree::new(&parents, &weights).unwrap();
+        let out = project_between(&tree, &targets, Bounds::new(bounds.0, bounds.1));
+        let mirrored: Vec<f64> = targets.iter().map(|target| -target).collect();
+        let other = project_between(&tree, &mirrored, Bounds::new(-bounds.1, -bounds.0));
+        let size = targets.iter().fold(1.0_f64, |size, target| size.max(target.abs()));
+        let moderate = weights.iter().all(|&weight| weight == 0.0 || weight >= 1e-3);
+        for (one, other) in out.iter().zip(other) {
+            prop_assert!(!moderate || (one + other).abs() <= 1e-6 * size, "{one} and {other}");
         }
     }
 
@@ -94,7 +136,7 @@ proptest! {
         for (parents, weights, targets) in [first, second] {
             let tree = Tree::new(&parents, &weights).unwrap();
             let mut out = vec![0.0; tree.len()];
-            tree.project(&targets, true, &mut workspace, &mut out).unwrap();
+            tree.project(&targets, Bounds::NONNEGATIVE, &mut workspace, &mut out).unwrap();
             prop_assert_eq!(out, project(&tree, &targets, true));
         }
     }
@@ -107,7 +149,7 @@ proptest! {
         let tree = Tree::new(&parents, &weights).unwrap();
         let targets = &seed[..seed.len() / tree.len() * tree.len()];
         let mut out = vec![f64::NAN; targets.len()];
-        tree.project_many(targets, true, threads, &mut out).unwrap();
+        tree.project_many(targets, Bounds::NONNEGATIVE, threads, &mut out).unwrap();
         let single: Vec<f64> = targets.chunks(tree.len()).flat_map(|row| project(&tree, row, true)).collect();
         prop_assert_eq!(out, single);
     }

@@ -1,10 +1,10 @@
 //! Trees of 100,000 nodes and more: deep ones do not exhaust the stack, wide ones stay accurate, none takes long.
 
-use optstream_post::tree::Tree;
+use optstream_post::tree::{Bounds, Tree};
 
 use crate::conditions::assert_optimal;
 use crate::shapes::{self, Parents};
-use crate::{assert_adds_up, project};
+use crate::{assert_adds_up, project, project_between};
 
 const SIZE: usize = 100_000;
 
@@ -19,14 +19,18 @@ fn noise(seed: u64) -> impl Iterator<Item = f64> {
 
 /// Solves for noisy targets and weights over many orders of magnitude, with constraints that bind.
 fn check(parents: &Parents, orders: f64, offset: f64) {
+    // Between two bounds a tree as deep as it is large may take quadratic time.
+    let is_wide = shapes::leaves(parents).iter().filter(|&&leaf| leaf).count() > parents.len() * 3 / 4;
     let weights: Vec<f64> = noise(1).map(|draw| 10_f64.powf(orders * draw)).take(parents.len()).collect();
     let targets: Vec<f64> = noise(2).map(|draw| 1e3 * (draw + offset)).take(parents.len()).collect();
     let tree = Tree::new(parents, &weights).unwrap();
-    for nonnegative in [false, true] {
-        let out = project(&tree, &targets, nonnegative);
-        assert_optimal(parents, &weights, &targets, nonnegative, &out);
+    let two_sided = (parents.len() < SIZE || is_wide).then_some((-100.0, 50.0));
+    let one_sided = [(f64::NEG_INFINITY, f64::INFINITY), (0.0, f64::INFINITY)];
+    for bounds in one_sided.into_iter().chain(two_sided) {
+        let out = project_between(&tree, &targets, Bounds::new(bounds.0, bounds.1));
+        assert_optimal(parents, &weights, &targets, bounds, &out);
         assert_adds_up(parents, &out);
-        assert!(nonnegative || out.iter().any(|&value| value < 0.0), "the constraints do not bind");
+        assert!(bounds.0 >= -100.0 || out.iter().any(|&value| value < 0.0), "the constraints do not bind");
     }
 }
 
@@ -45,6 +49,8 @@ fn a_star() {
 fn a_caterpillar() {
     check(&shapes::caterpillar(SIZE / 2), 0.0, 0.0);
     check(&shapes::caterpillar(SIZE / 2), 6.0, 0.2);
+    check(&shapes::caterpillar(1000), 0.0, 0.0);
+    check(&shapes::caterpillar(1000), 3.0, 0.2);
 }
 
 #[test]
@@ -69,8 +75,9 @@ fn a_total_far_below_its_parts() {
         let weights: Vec<f64> = std::iter::once(1e3).chain(std::iter::repeat_n(1e-12, SIZE)).collect();
         let targets: Vec<f64> = std::iter::once(total).chain(noise(3).map(|draw| 1e6 + draw).take(SIZE)).collect();
         let tree = Tree::new(&parents, &weights).unwrap();
-        for nonnegative in [false, true] {
-            assert_optimal(&parents, &weights, &targets, nonnegative, &project(&tree, &targets, nonnegative));
+        for lower in [f64::NEG_INFINITY, 0.0] {
+            let out = project_between(&tree, &targets, Bounds::new(lower, f64::INFINITY));
+            assert_optimal(&parents, &weights, &targets, (lower, f64::INFINITY), &out);
         }
     }
 }
@@ -83,5 +90,5 @@ fn thresholds_beyond_all_floats() {
         shapes::leaves(&parents).into_iter().map(|is_leaf| if is_leaf { 1e-12 } else { 1e3 }).collect();
     let targets: Vec<f64> = noise(4).map(|draw| 1e6 * (draw + 0.3)).take(parents.len()).collect();
     let tree = Tree::new(&parents, &weights).unwrap();
-    assert_optimal(&parents, &weights, &targets, true, &project(&tree, &targets, true));
+    assert_optimal(&parents, &weights, &targets, (0.0, f64::INFINITY), &project(&tree, &targets, true));
 }

@@ -7,12 +7,21 @@ mod misuse;
 mod reference;
 mod shapes;
 
-use optstream_post::tree::{Tree, Workspace};
+use optstream_post::tree::{Bounds, Tree, Workspace};
+
+/// The bounds that most tests use.
+fn bounds(nonnegative: bool) -> Bounds {
+    if nonnegative { Bounds::NONNEGATIVE } else { Bounds::NONE }
+}
+
+fn project(tree: &Tree, targets: &[f64], nonnegative: bool) -> Vec<f64> {
+    project_between(tree, targets, bounds(nonnegative))
+}
 
 /// One projection with fresh memory.
-fn project(tree: &Tree, targets: &[f64], nonnegative: bool) -> Vec<f64> {
+fn project_between(tree: &Tree, targets: &[f64], bounds: Bounds) -> Vec<f64> {
     let mut out = vec![f64::NAN; tree.len()];
-    tree.project(targets, nonnegative, &mut Workspace::new(), &mut out).unwrap();
+    tree.project(targets, bounds, &mut Workspace::new(), &mut out).unwrap();
     out
 }
 

@@ -1,7 +1,7 @@
 //! Every misuse is refused by a message that names the parameter, the index, the value and the bound.
 
 use optstream_post::Error;
-use optstream_post::tree::{Tree, Workspace};
+use optstream_post::tree::{Bounds, Tree, Workspace};
 
 fn refused(parents: &[Option<usize>], weights: &[f64]) -> String {
     Tree::new(parents, weights).unwrap_err().to_string()
@@ -36,8 +36,9 @@ fn weights_out_of_bounds() {
 fn targets_and_lengths_that_do_not_fit() {
     let tree = Tree::new(&[Some(1), None], &[1.0; 2]).unwrap();
     let mut out = [7.0; 2];
-    let mut refusal =
-        |targets: &[f64]| tree.project(targets, true, &mut Workspace::new(), &mut out).unwrap_err().to_string();
+    let mut refusal = |targets: &[f64]| {
+        tree.project(targets, Bounds::NONNEGATIVE, &mut Workspace::new(), &mut out).unwrap_err().to_string()
+    };
     assert_eq!(refusal(&[1.0]), "length of targets is 1, but must be 2");
     assert_eq!(refusal(&[1.0, f64::NAN]), "targets[1] is NaN, but must be finite and at most 1e100 in size");
     assert_eq!(refusal(&[f64::NEG_INFINITY, 1.0]), "targets[0] is -inf, but must be finite and at most 1e100 in size");
@@ -47,7 +48,7 @@ fn targets_and_lengths_that_do_not_fit() {
     );
 
     let many = |targets: &[f64], threads, out: &mut [f64]| {
-        tree.project_many(targets, true, threads, out).unwrap_err().to_string()
+        tree.project_many(targets, Bounds::NONNEGATIVE, threads, out).unwrap_err().to_string()
     };
     assert_eq!(many(&[1.0; 4], 0, &mut [0.0; 4]), "threads is 0, but must be at least 1");
     assert_eq!(
