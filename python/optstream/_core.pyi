@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "CuratorKey",
+    "Filter",
     "Forest",
     "Plan",
     "Product",
@@ -18,12 +19,46 @@ __all__ = [
     "gaussian",
     "laplace",
     "quantise",
+    "update_filters",
 ]
 
 @final
 class CuratorKey:
     def __new__(cls, secret: bytes) -> CuratorKey: ...
     def digest(self, context: Sequence[bytes], units: NDArray[np.int64]) -> bytes: ...
+
+@final
+class Filter:
+    def __new__(cls, w: int, season: int, memory: bool, smooth: bool, level: tuple[float, float] | None) -> Filter: ...
+    @staticmethod
+    def from_bytes(data: bytes) -> Filter: ...
+    def to_bytes(self) -> bytes: ...
+    @property
+    def measured(self) -> int: ...
+    @property
+    def last(self) -> int | None: ...
+    @property
+    def kind(self) -> tuple[int, int, bool, bool]: ...
+    def expected_error(
+        self,
+        cells: Sequence[Sequence[int]],
+        variances: NDArray[np.float64],
+        scale: float | None,
+        memory: bool,
+    ) -> float: ...
+    def deviation(self, transform: NDArray[np.float64], scale: float | None) -> NDArray[np.float64]: ...
+    def revised(
+        self,
+        history: Sequence[
+            tuple[
+                int,
+                Sequence[Sequence[int]],
+                NDArray[np.float64],
+                NDArray[np.float64],
+                tuple[float, float, float],
+            ]
+        ],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]: ...
 
 @final
 class Plan:
@@ -82,6 +117,13 @@ class Product:
     ) -> NDArray[np.float64]: ...
 
 def choice_hashes(text: str, lengths: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
+def update_filters(
+    filters: Sequence[Filter],
+    period: int,
+    cells: Sequence[Sequence[Sequence[int]]],
+    values: Sequence[NDArray[np.float64]],
+    variances: Sequence[NDArray[np.float64]],
+) -> list[tuple[tuple[NDArray[np.float64], NDArray[np.float64]], tuple[float, float, float]]]: ...
 def quantise(values: NDArray[np.float64], bounds: tuple[float, float], grid: float) -> NDArray[np.int64]: ...
 def laplace(
     values: NDArray[np.float64],

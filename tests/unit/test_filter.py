@@ -9,30 +9,31 @@ from typing import TYPE_CHECKING
 
 import hypothesis.strategies as st
 import numpy as np
+import numpy_filter as oracle
 import pytest
 from hypothesis import Phase, given, settings
 from hypothesis.extra.numpy import arrays
-
-from optstream.errors import DataError, ParameterError
-from optstream.estimate.filter import SHARES, Filter, Measured
-from optstream.estimate.model import (
+from numpy_filter import (
     DRIFT_PERIODS,
     FALL,
     INTRADAY_PERIODS,
     KNEE,
     LEVEL_SHARE,
+    SHARES,
     WEEKDAY_CURVE,
     WEEKDAY_SHARE,
     Bank,
     Geometry,
     layout_of,
 )
-from optstream.estimate.smoother import revised
+
+from optstream.errors import DataError, ParameterError
+from optstream.estimate.filter import Filter, Measured, revised
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from optstream.estimate.model import Cells
+    from optstream.estimate.filter import Cells
 
     Array = NDArray[np.float64]
 
@@ -106,7 +107,7 @@ class Conditioned:
 
 
 @pytest.mark.parametrize(("w", "season", "periods"), [(6, 3, [0, 1, 2, 3, 5, 9]), (1, 2, [4, 5, 6]), (12, 1, [-7, 7])])
-def test_filter_and_smoother_condition_one_large_gaussian(w: int, season: int, periods: list[int]) -> None:
+def test_the_oracle_conditions_one_large_gaussian(w: int, season: int, periods: list[int]) -> None:
     rng = np.random.default_rng(4)
     table = np.array([[3.0, 1.0, 0.5, 0.1, 2.0, 0.05], [1.0, 5.0, 0.2, 0.01, 0.1, 0.5]])
     geometry = Geometry(w=w, season=season, smooth=True)
@@ -127,12 +128,15 @@ def test_filter_and_smoother_condition_one_large_gaussian(w: int, season: int, p
             density = gaussian(values, covariance) - gaussian(values, covariance, before)
             assert found.density[model] == pytest.approx(density, abs=1e-8)
 
-    class Learnt(Filter):
+    class Learnt(oracle.Filter):
         def ahead(self, scale: float | None = None) -> Bank:  # noqa: ARG002
             return Bank(geometry, table[:1], (2.0, LEVEL))
 
+        def _start(self, measured: oracle.Measured) -> tuple[float, float]:  # noqa: ARG002
+            return 2.0, LEVEL
+
     means, variances, _, _ = exact[0].given(count)
-    smooth_means, smooth_variances = revised(Learnt(w), measured)
+    smooth_means, smooth_variances = oracle.revised(Learnt(w), [oracle.Measured(*seen) for seen in measured])
     np.testing.assert_allclose(smooth_means, means, rtol=1e-8, atol=1e-8)
     np.testing.assert_allclose(smooth_variances, variances, rtol=1e-8, atol=1e-8)
 

@@ -17,7 +17,7 @@ class Estimate:
     """Reconstruct and post-process in one: the likeliest values given all that was measured, now and before.
 
     The model of a stream is a level, a shape of the period, one for each weekday, a slow drift and what happens within
-    a period (see :mod:`optstream.estimate.model`). How strong each part is, is learnt from the measured values by their
+    a period (see :class:`optstream.estimate.filter.Filter`). How strong each part is, is learnt from the measured values by their
     marginal likelihood, so there is nothing to choose. Values are then put within the bounds, and with a hierarchy or
     features they add up.
 

@@ -15,9 +15,8 @@ import numpy as np
 
 from optstream import _core
 from optstream.errors import ParameterError
-from optstream.estimate.filter import Measured
+from optstream.estimate.filter import Measured, revised
 from optstream.estimate.memory import Memory
-from optstream.estimate.smoother import revised
 from optstream.mechanism.tree_release import whole_sums
 
 if TYPE_CHECKING:

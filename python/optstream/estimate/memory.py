@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.errors import ParameterError
-from optstream.estimate.filter import Filter, Measured
+from optstream.estimate.filter import Filter, Measured, update_all
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -64,7 +64,7 @@ class Memory:
 
     def update(self, measured: Sequence[Measured]) -> tuple[Array, Array]:
         """Take what was measured of each stream; return the means and variances of its steps, one row each."""
-        found = [part.update(seen) for part, seen in zip(self.filters, measured, strict=True)]
+        found = update_all(self.filters, measured)
         return np.stack([means for means, _ in found]), np.stack([variances for _, variances in found])
 
     def fits(self, other: Memory) -> bool:

@@ -10,7 +10,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from threadpoolctl import threadpool_limits
 from tqdm.auto import tqdm
 
 from optstream.data.frames import read_leaves, read_periods
@@ -209,7 +208,6 @@ def _errors(work: Sequence[_Work], trials: int, processes: int) -> Iterator[tupl
 def take_one_core() -> None:
     """Keep a process to one core: others work on the others."""
     os.environ["OPTSTREAM_MAX_THREADS"] = "1"
-    threadpool_limits(1)
 
 
 def _inherit(work: Sequence[_Work]) -> None:

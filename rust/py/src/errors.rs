@@ -33,6 +33,18 @@ pub fn raise_post(error: optstream_post::Error) -> PyErr {
     }
 }
 
+/// The Python exception of an error in an estimate.
+#[expect(clippy::needless_pass_by_value, reason = "the shape that map_err takes")]
+pub fn raise_estimate(error: optstream_estimate::Error) -> PyErr {
+    let message = error.to_string();
+    match error {
+        optstream_estimate::Error::NotFinite { .. } => DataError::new_err(message),
+        optstream_estimate::Error::Parameter { .. } | optstream_estimate::Error::State { .. } => {
+            ParameterError::new_err(message)
+        }
+    }
+}
+
 /// An argument of the wrong type.
 pub fn wrong_type(name: &str, given: &str, wanted: &str) -> PyErr {
     ParameterTypeError::new_err(format!("{name} is {given}, but must be {wanted}"))

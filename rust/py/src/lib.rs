@@ -7,11 +7,14 @@ use pyo3::prelude::*;
 
 mod arguments;
 mod errors;
+mod estimate;
 mod noise;
 mod release;
 
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use crate::estimate::{Filter, update_filters};
     #[pymodule_export]
     use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace};
     #[pymodule_export]
