@@ -3,6 +3,7 @@
 
 PYTHON ?= python3
 BIN := .venv/bin
+WHEEL := build/wheel-venv/bin
 STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
@@ -21,7 +22,7 @@ $(STAMPS)/venv: pyproject.toml
 	@touch $@
 
 $(STAMPS)/build: $(STAMPS)/venv $(RUST)
-	$(BIN)/python -m pip install --quiet --editable '.[cli,postgres,service]'
+	$(BIN)/python -m pip install --quiet --editable '.[all]'
 	@touch $@
 
 $(STAMPS)/%: $(STAMPS)/venv
@@ -46,6 +47,8 @@ check: $(STAMPS)/build ## Lint and type checks of both languages, then every tes
 	$(BIN)/ruff check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/check-jsonschema --quiet --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/zizmor --offline --quiet --no-progress --min-severity medium .github/workflows
 	$(BIN)/python -m mypy.stubtest optstream._core
 	@$(MAKE) --no-print-directory test
 
@@ -75,8 +78,16 @@ serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
 docs: ## Build the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
 
-wheel: $(STAMPS)/venv ## Build a wheel into build/wheel
-	$(BIN)/maturin build --release --quiet --out build/wheel
+# What is published needs maturin and zig, and none of the tools that check.
+$(STAMPS)/wheel: pyproject.toml
+	@mkdir -p $(STAMPS)
+	test -x $(WHEEL)/python || $(PYTHON) -m venv build/wheel-venv
+	$(WHEEL)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(WHEEL)/python -m pip install --quiet --group wheel
+	@touch $@
+
+wheel: $(STAMPS)/wheel ## Build a source distribution and wheels for manylinux2014 into build/wheel
+	BIN=$(WHEEL) tools/wheels build/wheel
 
 clean: ## Remove everything that make has made
 	-tools/postgres stop

@@ -24,7 +24,7 @@ CITED = re.compile(r"`((?:tests|python|rust|tools|examples|docs)/[\w./-]+?)`")
 """Files and folders that a document names."""
 NAMED = re.compile(r"`(test_\w+)`")
 """Tests that a document names."""
-WRITTEN = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md"]
+WRITTEN = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 
 @pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
