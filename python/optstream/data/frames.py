@@ -49,7 +49,8 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
         values = released.reshape(array.shape)
         if series is None:
             return values
-        return _indexed(nw.new_series(series.name, values, nw.Float64, backend=series.implementation), series)
+        kind = nw.Int64 if values.dtype.kind == "i" else nw.Float64
+        return _indexed(nw.new_series(series.name, values, kind, backend=series.implementation), series)
 
     return rows, restore
 

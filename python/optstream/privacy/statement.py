@@ -10,6 +10,7 @@ from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
+    from pathlib import Path
 
     from optstream.privacy.guarantee import Guarantee
 
@@ -72,6 +73,17 @@ class Statement:
             f"This assumes that:\n{assumptions}\n"
             f"optstream {self.version}"
         )
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a figure of matplotlib with what each stage costs, and write it to a file if one is named."""
+        from optstream.pictures import statement_picture  # noqa: PLC0415  (pictures know statements)
+
+        return statement_picture(self, path)
+
+    def _repr_html_(self) -> str:
+        from optstream.report import statement_html  # noqa: PLC0415  (reports know statements)
+
+        return statement_html(self)
 
     def to_json(self) -> str:
         """Return the statement as JSON; exact rationals are strings such as ``"1/3"``."""
