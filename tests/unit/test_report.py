@@ -8,6 +8,7 @@ import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
 from html.parser import HTMLParser
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,7 +120,7 @@ def test_headings_tables_and_labels_serve_readers_who_cannot_see() -> None:
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch(r"h[1-6]", tag)]
     assert levels[0] == 1
     assert levels.count(1) == 1
-    assert all(after - before <= 1 for before, after in zip(levels, levels[1:], strict=False))
+    assert all(after - before <= 1 for before, after in pairwise(levels))
     assert all(found.get("aria-label") for found in page.tags("svg"))
     assert len(page.tags("svg")) == len(TREE.nodes)
     assert len(page.tags("table")) == len(page.tags("caption"))
@@ -255,9 +256,8 @@ def test_reports_and_pictures_are_written_where_they_are_asked_for(tmp_path: Pat
             ledger.plot("visits", tmp_path / "ledger.png"),
         ]
     assert len(figures[0].axes) == len(TREE.nodes)
-    assert all(
-        (tmp_path / name).stat().st_size > 1000 for name in ("tree.svg", "one.png", "statement.png", "ledger.png")
-    )
+    written = ("tree.svg", "one.png", "statement.png", "ledger.png")
+    assert all((tmp_path / name).stat().st_size > 1000 for name in written)
 
 
 def test_notebooks_show_words_and_numbers() -> None:
@@ -302,8 +302,8 @@ def test_bands_of_nodes_cover_what_is_true(how: dict[str, Any]) -> None:
     truth = TREE.sums(np.full(3, 500.0))
     assert low.shape == high.shape == release.values.shape
     covered = ((low <= truth) & (truth <= high)).mean(axis=0)
-    # Steps of a bucket and of neighbouring periods err together: there are at least 60 x 3 independent ones per node, of
-    # which fewer than 70 % being covered where 90 % are has a chance below 1e-12.
+    # Steps of a bucket err together: of the 60 x 3 or more independent ones of a node, fewer than 70 % being covered
+    # where 90 % are has a chance below 1e-12.
     assert (covered > 0.7).all()
     narrow = release.interval(0.5)
     assert (narrow[1] - narrow[0] < high - low).all()
@@ -349,7 +349,7 @@ def test_whole_numbers_come_from_plans_ledgers_streams_and_the_command_line(tmp_
     stream = ops.Stream(made)
     assert [stream.push(step, 50.3) for step in range(W)][-1].values.dtype == np.int64
     (tmp_path / "in.csv").write_text("x\n" + "50.3\n" * W)
-    flags = "--epsilon 1 --w 6 --alpha 1 --lower 0 --upper 1000 --k 6 --integers".split()
+    flags = ["--epsilon=1", "--w=6", "--alpha=1", "--lower=0", "--upper=1000", "--k=6", "--integers"]
     assert run(["release", str(tmp_path / "in.csv"), "-o", str(tmp_path / "out.csv"), *flags]) == 0
     assert re.fullmatch(r"x\n(-?\d+\n){6}", (tmp_path / "out.csv").read_text())
 
