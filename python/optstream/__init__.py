@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey, create_key, read_key
     from optstream.ledger import Ledger
     from optstream.mechanism.optstream import OptStream
-    from optstream.mechanism.plan import read_plan
+    from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
     from optstream.mechanism.tree_release import TreeRelease
     from optstream.mechanism.tuning import Candidate, Tuning, tune
@@ -91,6 +91,7 @@ _HOMES = {
     "read_key": "optstream.keys",
     "read_plan": "optstream.mechanism.plan",
     "tune": "optstream.mechanism.tuning",
+    "write_plan": "optstream.mechanism.plan",
 }
 
 __all__ = [
@@ -134,6 +135,7 @@ __all__ = [
     "read_key",
     "read_plan",
     "tune",
+    "write_plan",
 ]
 
 

@@ -108,7 +108,7 @@ def test_a_file_keeps_what_was_written(tmp_path: Path) -> None:
         ({"sample": {"kind": "l1", "k": 4, "threshold": "x"}}, "threshold is of type str"),
         ({"features": [[4, 2]]}, "cuts are"),
         ({"features": 3}, "features is of type int, but must be an array"),
-        ({"features": [{"label": []}]}, "features has no 'labels'"),
+        ({"features": [{"label": []}]}, "features has an unknown key 'label'; did you mean 'labels'"),
         ({"neighbours": []}, r"neighbours is \[\], but must be 'sliding' or 'aligned'"),
         ({"calibration": "fast"}, "calibration is 'fast'"),
         ({"hierarchy": 3}, "tree is of type int"),

@@ -11,6 +11,7 @@ from typer.main import get_command
 
 from optstream import __version__
 from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, tune
+from optstream.cli import report as reports
 from optstream.cli.exits import MEANINGS, emit, report
 
 __all__ = ["app", "run"]
@@ -41,6 +42,10 @@ app.command(epilog=EXAMPLE + "optstream audit --mechanism plan.toml --trials 100
 app.command(
     epilog=EXAMPLE + "optstream reproduce --data data --figure january --figure l1-error -o build/reproduction"
 )(reproduce.reproduce)
+app.command(
+    epilog=EXAMPLE + "optstream report ledger.db -o report.html --title 'Trips by half hour' --entity 'one rider' "
+    "--unit trips --step 30m --origin 2016-01-01T00:00:00"
+)(reports.report)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)

@@ -65,6 +65,7 @@ def mechanism_of(
     split: Annotated[
         str | None, option(metavar="SHARES", help="Shares of the budget for sample, perturb, features: '1,1,1'.")
     ] = None,
+    integers: Annotated[bool, option("--integers", help="Round released values to whole numbers; it is free.")] = False,
     hierarchy: Annotated[
         Path | None,
         existing(help="Tree of groups: nested tables in TOML or JSON, or CSV with one column per level, root first."),
@@ -87,6 +88,7 @@ def mechanism_of(
         "neighbours": neighbours,
         "calibration": calibration,
         "split": split,
+        "integers": integers or None,
     }
     given = {name: value for name, value in flags.items() if value is not None}
     if plan is not None and given:
@@ -144,7 +146,9 @@ def _plan(given: dict[str, Any]) -> dict[str, Any]:
         wanted = "--plan FILE" if len(missing) == len(needed) else f"{' '.join(missing)}, or --plan FILE instead"
         raise UsageError(f"the mechanism is not described: give {wanted}")
     content: dict[str, Any] = {
-        name: given[name] for name in ("epsilon", "w", "alpha", "neighbours", "calibration") if name in given
+        name: given[name]
+        for name in ("epsilon", "w", "alpha", "neighbours", "calibration", "integers")
+        if name in given
     }
     content |= {
         "bounds": [given["lower"], given["upper"]],

@@ -16,7 +16,7 @@ from optstream.errors import DataError, ParameterError, StreamError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["Grid", "first_period", "moment", "read_times"]
+__all__ = ["Grid", "first_period", "length_of", "moment", "read_times"]
 
 MICROSECONDS = {"": 1, "us": 1, "ms": 10**3, "s": 10**6, "m": 60 * 10**6, "h": 3600 * 10**6, "d": 86_400 * 10**6}
 
@@ -37,7 +37,7 @@ class Grid:
         if self.origin is None or self.step is None:
             return str(Clock.of(None, None))
         origin = moment("--origin", self.origin)
-        length = _length(self.step, numbers=isinstance(origin, int))
+        length = length_of(self.step, numbers=isinstance(origin, int))
         if isinstance(origin, int):
             return f"steps of {length} from {origin}"
         return str(Clock.of(timedelta(microseconds=length), origin))
@@ -104,7 +104,7 @@ def first_period(times: pl.Series, w: int, grid: Grid) -> int:
     if not at.size:
         return 0
     gaps = np.diff(at)
-    length = _length(grid.step, numbers=numbers) if grid.step is not None else int(gaps[0]) if gaps.size else 1
+    length = length_of(grid.step, numbers=numbers) if grid.step is not None else int(gaps[0]) if gaps.size else 1
     wrong = np.flatnonzero(gaps != max(length, 1))
     if wrong.size:
         row = int(wrong[0])
@@ -129,7 +129,7 @@ def _fault(gap: int, length: int) -> str:
     return f"comes {gap // length} steps after the row before, but must come one step after it"
 
 
-def _length(step: str, *, numbers: bool) -> int:
+def length_of(step: str, *, numbers: bool) -> int:
     """Return the length of a step in microseconds, or in step numbers."""
     if not re.fullmatch(r"\d{1,9}" if numbers else r"(\d{1,9}(us|ms|s|m|h|d))+", step):
         kind = "a whole number, as the times are" if numbers else "like 30m or 1h30m, of d, h, m, s, ms and us"

@@ -46,7 +46,8 @@ def read_periods(x: Any, w: int) -> tuple[NDArray[np.float64], Callable[[NDArray
         values = released.reshape(array.shape)
         if series is None:
             return values
-        made = _indexed(nw.new_series(series.name, values, nw.Float64, backend=series.implementation), series)
+        kind = nw.Int64 if values.dtype.kind == "i" else nw.Float64
+        made = _indexed(nw.new_series(series.name, values, kind, backend=series.implementation), series)
         # An array of one piece comes back as one.
         return made.combine_chunks() if _is_arrow_array(x) else made
 

@@ -32,7 +32,7 @@ from optstream.mechanism.state import State, public_memory
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from fractions import Fraction
     from pathlib import Path
     from types import TracebackType
@@ -404,6 +404,23 @@ class Ledger:
             return {}
         rows = mechanism.estimator.revised(memory, understood)
         return {number: mechanism.named(row) for number, row in zip(numbers, rows, strict=True)}
+
+    def report(self, path: str | Path, streams: Sequence[str] | None = None, **names: Any) -> None:
+        """Write a page about some streams, or all, for people who do not know differential privacy."""
+        from optstream.report import write_ledger  # noqa: PLC0415  (reports know ledgers)
+
+        write_ledger(self, path, streams, **names)
+
+    def plot(self, stream: str, path: str | Path | None = None) -> Any:
+        """Return a figure of matplotlib with what every window of a stream has used; write it if a file is named."""
+        from optstream.pictures import budget_picture  # noqa: PLC0415  (pictures know ledgers)
+
+        return budget_picture(self, stream, path)
+
+    def _repr_html_(self) -> str:
+        from optstream.report import ledger_html  # noqa: PLC0415
+
+        return ledger_html(self)
 
     def export(self, target: TextIO) -> int:
         """Write streams, plans and periods with their released values as lines of JSON; return their number.

@@ -22,7 +22,7 @@ from optstream.mechanism.calibration import Calibration
 from optstream.mechanism.loop import draw_periods, price_next
 from optstream.mechanism.release import Parts, Release
 from optstream.mechanism.state import State
-from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step
+from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step, rounded_nodes
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
 from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
@@ -95,6 +95,7 @@ class OptStream:
         grid: Public step of the grid, a power of two. By default the largest that is at most ``alpha / 1024``.
         hierarchy: A tree of groups whose leaves are the streams. All nodes are released, and add up.
         level_split: Shares of the budget for the levels of the hierarchy, from the root down; equal by default.
+        integers: Whether released values are rounded to whole numbers, in a hierarchy those of the leaves. It is free.
 
     Example:
         >>> mechanism = OptStream(
@@ -121,6 +122,7 @@ class OptStream:
     grid: float
     hierarchy: Hierarchy | None
     level_split: tuple[Fraction, ...]
+    integers: bool
 
     def __init__(
         self,
@@ -138,6 +140,7 @@ class OptStream:
         grid: float | None = None,
         hierarchy: Hierarchy | None = None,
         level_split: Sequence[float | Fraction | Decimal] | None = None,
+        integers: bool = False,
     ) -> None:
         _check_type("guarantee", guarantee, Guarantee)
         _check_type("sample", sample, EqualSampling, L1Sampling, BucketSampling)
@@ -162,6 +165,7 @@ class OptStream:
             "grid": _core.default_grid(guarantee.alpha) if grid is None else grid,
             "hierarchy": hierarchy,
             "level_split": _level_shares(hierarchy, level_split),
+            "integers": integers,
         }
         _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise, GaussianNoise)
         if isinstance(perturb, GaussianNoise) and not guarantee.delta:
@@ -174,6 +178,7 @@ class OptStream:
             raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
         _check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
         _check_type("retune", retune, bool)
+        _check_type("integers", integers, bool)
         if retune and (
             not (isinstance(reconstruct, Estimate) and reconstruct.memory) or isinstance(sample, L1Sampling)
         ):
@@ -313,6 +318,7 @@ class OptStream:
         features: Sequence[Feature] = (),
         grid: float | None = None,
         hierarchy: Hierarchy | None = None,
+        integers: bool = False,
     ) -> OptStream:
         """Return a mechanism that needs no choice: it starts from what :func:`tune` finds and tunes itself.
 
@@ -330,6 +336,7 @@ class OptStream:
             features: Partitions whose sums are measured too.
             grid: Public step of the grid.
             hierarchy: A tree of groups whose leaves are the streams.
+            integers: Whether released values are rounded to whole numbers.
 
         Example:
             >>> mechanism = OptStream.auto(Guarantee(epsilon=1, w=48), bounds=(0, 20_000))
@@ -348,7 +355,7 @@ class OptStream:
             hierarchy=hierarchy,
             buckets=True,
         )
-        return found.mechanism.changed(retune=True)
+        return found.mechanism.changed(retune=True, integers=integers)
 
     def release(self, x: Any, *, state: Mapping[str, Any] | None = None, period: int | None = None) -> Any:
         """Release whole periods.
@@ -385,7 +392,7 @@ class OptStream:
         revised = None
         if self.estimator is not None and self.estimator.estimate.revise and known.memory is not None:
             rows = self.estimator.revised(known.memory, interpreted)
-            revised = periods.restore(rows[:, 0] if self.hierarchy is None else by_step(rows))
+            revised = periods.restore(self.whole(rows)[:, 0] if self.hierarchy is None else by_step(self.whole(rows)))
         made = self.assemble(
             [result.parts for result in drawn], periods.restore, [one.priced.mechanism for one in drawn]
         )
@@ -563,6 +570,9 @@ class OptStream:
                 hierarchy=self.hierarchy,
                 features=self.features,
                 statement=self.statement,
+                noise=[one.level_noise for one in made or [self] * len(parts)],
+                deviations=None if self.estimator is None else np.stack([part.deviations for part in parts]),
+                integers=self.integers,
             )
         if self.estimator is not None:
             return self._release(
@@ -596,6 +606,13 @@ class OptStream:
         made = self.assemble([parts], restore)
         return replace(made, period=period, start=begin, statement=statement or made.statement)
 
+    def whole(self, rows: NDArray[np.float64]) -> NDArray[Any]:
+        """Return periods, streams and steps as whole numbers, if values are."""
+        if not self.integers:
+            return rows
+        made = np.rint(rows) if self.hierarchy is None else rounded_nodes(self.hierarchy, rows)
+        return made.astype(np.int64)
+
     def named(self, rows: NDArray[np.float64]) -> Any:
         """Return one period of a stream, given as one row for every stream: an array, or one for every node."""
         return rows.ravel() if self.hierarchy is None else dict(zip(self.hierarchy.nodes, rows, strict=True))
@@ -627,6 +644,28 @@ class OptStream:
             _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
         )
 
+    @cached_property
+    def level_noise(self) -> tuple[Release, ...]:
+        """The noise of each level, as releases of zeros: what :meth:`TreeRelease.interval` takes widths from."""
+        w, none = self.guarantee.w, np.zeros((1, self.guarantee.w))
+        buckets = self.sample.runs(w) if isinstance(self.sample, BucketSampling) else None
+        # Steps that were chosen from the data are not kept; the noise of a measured step covers those in between too.
+        knots = self.sample.steps(w) if isinstance(self.sample, EqualSampling) else range(w)
+        return tuple(
+            Release(
+                values=none,
+                features=(),
+                statement=self.statement,
+                _rows=none,
+                _knots=np.array([knots], dtype=np.int64),
+                _scales=np.array([level.scale]),
+                _grid=self.grid,
+                _blocks=level.blocks if isinstance(self.sample, (EqualSampling, BucketSampling)) else None,
+                _buckets=buckets,
+            )
+            for level in self.levels
+        )
+
     def _release(
         self,
         steps: NDArray[np.float64],
@@ -636,13 +675,18 @@ class OptStream:
         **how: Any,
     ) -> Release:
         ends = accumulate((feature.size for feature in self.features), initial=0)
+        if self.integers:
+            steps = np.rint(steps) + 0.0
+            sums = [steps @ np.eye(feature.size)[list(feature.labels)] for feature in self.features]
+            cells = np.concatenate([*sums, np.empty((len(steps), 0))], axis=1)
         return Release(
-            values=restore(steps),
+            values=restore(steps.astype(np.int64) if self.integers else steps),
             features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
             statement=self.statement,
             _rows=steps,
             _scales=np.full(len(steps), self._calibration.scale) if scales is None else scales,
-            _grid=self.grid,
+            # What rounding does is part of what an interval covers.
+            _grid=self.grid + 0.5 * self.integers,
             **how,
         )
 

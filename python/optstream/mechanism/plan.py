@@ -14,6 +14,7 @@
     neighbours = "sliding"
     features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
     calibration = "sound"
+    integers = false       # or true: released values are whole numbers
 
 and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays), as
 :class:`OptStream` takes them.
@@ -43,7 +44,7 @@ from optstream.privacy.guarantee import Guarantee
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["build", "canonical", "describe", "digest", "rational", "read_plan", "step", "to_toml"]
+__all__ = ["build", "canonical", "describe", "digest", "rational", "read_plan", "step", "to_toml", "write_plan"]
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
 OPTIONAL = (
@@ -59,6 +60,7 @@ OPTIONAL = (
     "grid",
     "hierarchy",
     "level_split",
+    "integers",
 )
 KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] = {
     "sample": {
@@ -93,6 +95,20 @@ def read_plan(path: str | Path) -> OptStream:
     return build(content)
 
 
+def write_plan(mechanism: OptStream, path: str | Path) -> None:
+    """Write a mechanism to a TOML file from which :func:`read_plan` makes the same one again.
+
+    Raises:
+        ParameterError: The file cannot be written.
+    """
+    if not isinstance(mechanism, OptStream):
+        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+    try:
+        Path(path).write_text(to_toml(mechanism), encoding="utf-8")
+    except OSError as error:
+        raise ParameterError(f"plan {path} cannot be written: {error.strerror}") from None
+
+
 def build(plan: Mapping[str, Any]) -> OptStream:
     """Return the mechanism that plain data describes.
 
@@ -117,6 +133,7 @@ def build(plan: Mapping[str, Any]) -> OptStream:
         "features": [_feature(w, feature) for feature in _list("features", plan.get("features", []))],
         "grid": None if plan.get("grid") is None else _float("grid", plan["grid"]),
         "hierarchy": None if sums is None else Hierarchy.nested(sums),
+        "integers": plan.get("integers", False),
     }
     if _kind(plan["sample"]) == "auto":
         return _auto(plan, guarantee, shared)
@@ -176,6 +193,7 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "weights": mechanism.weights,
         **({} if hierarchy is None else {"hierarchy": _nested(hierarchy)}),
         **({} if hierarchy is None else {"level_split": [str(share) for share in mechanism.level_split]}),
+        **({"integers": True} if mechanism.integers else {}),
     }
 
 
@@ -224,14 +242,15 @@ def digest(description: str) -> bytes:
 def _check_keys(name: str, given: Mapping[str, Any], required: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
     if not hasattr(given, "items"):
         raise ParameterTypeError(f"{name} is of type {type(given).__name__}, but must be a table")
-    for key in required:
-        if key not in given:
-            raise ParameterError(f"{name} has no {key!r}, but must have {', '.join(map(repr, required))}")
+    # A slip in a key would else be reported as the key that it should be.
     for key in given:
         if key not in required and key not in optional:
             near = get_close_matches(key, required + optional, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else f", but must be of {', '.join(required + optional)}"
             raise ParameterError(f"{name} has an unknown key {key!r}{hint}")
+    for key in required:
+        if key not in given:
+            raise ParameterError(f"{name} has no {key!r}, but must have {', '.join(map(repr, required))}")
 
 
 def step(name: str, given: Any) -> Any:

@@ -16,6 +16,7 @@ from optstream.estimate.filter import Measured
 if TYPE_CHECKING:
     from collections.abc import Callable
     from datetime import datetime
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -222,6 +223,28 @@ class Release:
         # Noise moves in whole grid steps, the closed form does not: one step more covers the difference.
         reach = np.broadcast_to(self._scales[:, None] * half + self._grid, (periods, w))
         return self._rows - reach, self._rows + reach
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a figure of matplotlib with the values and their band, and write it to a file if one is named."""
+        from optstream.pictures import release_picture  # noqa: PLC0415  (pictures know releases)
+
+        return release_picture(self, path)
+
+    def report(self, path: str | Path, **names: Any) -> None:
+        """Write a page for people who do not know differential privacy: see docs/reports.md.
+
+        Args:
+            path: Where to write it.
+            names: What things are called: ``title``, ``entity``, ``unit``, ``step`` and ``origin``.
+        """
+        from optstream.report import write_release  # noqa: PLC0415  (reports know releases)
+
+        write_release(self, path, **names)
+
+    def _repr_html_(self) -> str:
+        from optstream.report import release_html  # noqa: PLC0415
+
+        return release_html(self)
 
 
 def cube_half_width(length: int, level: float) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -10,10 +11,12 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from datetime import datetime
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from optstream import _core
+    from optstream.mechanism.release import Release
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
     from optstream.pipeline.tree_projection import TreeProjection
@@ -21,7 +24,7 @@ if TYPE_CHECKING:
 
     Retry = tuple[_core.CuratorKey, Sequence[bytes]]
 
-__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree", "by_step", "whole_sums"]
+__all__ = ["TreeMeasurement", "TreeRelease", "assemble_tree", "by_step", "rounded_nodes", "whole_sums"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -48,10 +51,63 @@ class TreeRelease:
     """What the next release needs to know: what the last period cost and what an estimate has learnt. Plain data for
     JSON, without raw values; None where a stream or a ledger keeps it."""
     _nodes: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0, 0)))
+    _noise: tuple[tuple[Release, ...], ...] = ()
+    """For every period the noise of each level, as releases of zeros."""
+    _deviations: NDArray[np.float64] | None = None
+    """The standard deviation of every step of an estimate, as periods, nodes and steps."""
+    _rounding: float = 0.0
+    """How far rounding may move the value of a leaf."""
 
     def leaf_periods(self) -> NDArray[np.float64]:
         """Return what was released as an array of periods, leaves and steps."""
         return self._nodes[:, self.hierarchy.leaf_positions]
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether the values are what was measured, made to add up, and not an estimate from it."""
+        return self._deviations is None
+
+    def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return lower and upper ends of intervals in the shape of the values: a row for each step, a column per node.
+
+        They are those of :meth:`Release.interval` for each node by itself, before nodes were made to add up. Adding up
+        brings values closer to the truth, so they cover somewhat more than ``level``; rounding to whole numbers is
+        allowed for as if the leaves were rounded independently.
+
+        Args:
+            level: The coverage, between 0 and 1.
+        """
+        below = self.hierarchy.sums(np.ones(self.hierarchy.leaf_positions.size))
+        reach = np.empty(self._nodes.shape)
+        for period, noise in zip(reach, self._noise, strict=True):
+            widths = [(high - low)[0] / 2 for low, high in (one.interval(level) for one in noise)]
+            period[:] = np.array(widths)[self.hierarchy.depths]
+        if self._deviations is not None:
+            reach = NormalDist().inv_cdf((1 + level) / 2) * self._deviations
+        reach += self._rounding * np.sqrt(below)[:, None]
+        return by_step(self._nodes - reach), by_step(self._nodes + reach)
+
+    def plot(self, path: str | Path | None = None) -> Any:
+        """Return a figure of matplotlib with the values and their band, and write it to a file if one is named."""
+        from optstream.pictures import release_picture  # noqa: PLC0415  (pictures know releases)
+
+        return release_picture(self, path)
+
+    def report(self, path: str | Path, **names: Any) -> None:
+        """Write a page for people who do not know differential privacy: see docs/reports.md.
+
+        Args:
+            path: Where to write it.
+            names: What things are called: ``title``, ``entity``, ``unit``, ``step`` and ``origin``.
+        """
+        from optstream.report import write_release  # noqa: PLC0415  (reports know releases)
+
+        write_release(self, path, **names)
+
+    def _repr_html_(self) -> str:
+        from optstream.report import release_html  # noqa: PLC0415
+
+        return release_html(self)
 
     def __repr__(self) -> str:
         return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
@@ -115,15 +171,40 @@ def assemble_tree(
     hierarchy: Hierarchy,
     features: Sequence[Feature],
     statement: Statement,
+    noise: Sequence[tuple[Release, ...]],
+    deviations: NDArray[np.float64] | None,
+    integers: bool,
 ) -> TreeRelease:
-    """Return the release of drawn periods, given as an array of periods, nodes and steps."""
+    """Return the release of drawn periods, given as an array of periods, nodes and steps.
+
+    Args:
+        nodes: The drawn periods.
+        restore: Gives released numbers the form of the data.
+        hierarchy: The tree.
+        features: Partitions whose sums are released too.
+        statement: What is promised.
+        noise: For every period the noise of each level.
+        deviations: Of an estimate its standard deviations.
+        integers: Whether leaves are rounded to whole numbers, of which all others are sums.
+    """
+    if integers:
+        nodes = rounded_nodes(hierarchy, nodes)
     periods = nodes.transpose(0, 2, 1)
     # Sums of whole grid steps are exact.
     cells = (np.eye(feature.size)[:, list(feature.labels)] for feature in features)
     return TreeRelease(
-        values=restore(by_step(nodes)),
+        values=restore(by_step(nodes).astype(np.int64) if integers else by_step(nodes)),
         hierarchy=hierarchy,
         features=tuple(membership @ periods for membership in cells),
         statement=statement,
         _nodes=nodes,
+        _noise=tuple(noise),
+        _deviations=deviations,
+        _rounding=0.5 if integers else 0.0,
     )
+
+
+def rounded_nodes(hierarchy: Hierarchy, nodes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return periods, nodes and steps with leaves rounded to whole numbers, and all others their sums."""
+    # Floats hold whole numbers to 2^53 exactly, and so their sums.
+    return np.stack([hierarchy.sums(np.rint(period[hierarchy.leaf_positions])) for period in nodes]) + 0.0

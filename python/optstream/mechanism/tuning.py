@@ -145,6 +145,11 @@ class Tuning:
         ]
         return json.dumps(content, indent=2)
 
+    def _repr_html_(self) -> str:
+        from optstream.report import tuning_html  # noqa: PLC0415  (reports know tunings)
+
+        return tuning_html(self)
+
     def plot(self, path: str | Path) -> None:
         """Write a picture of the expected error against the number of measured values; needs matplotlib.
 

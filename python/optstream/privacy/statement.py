@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
+    from pathlib import Path
 
     from optstream.privacy.guarantee import Guarantee
 
@@ -79,6 +81,9 @@ class Statement:
         delta = float(self.guarantee.delta)
         words = f", and with probability {delta:g} the promise may fail for an entity and a window (delta)"
         return words if delta else ""
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(str(self))}</pre>"
 
     def to_json(self) -> str:
         """Return the statement as JSON; exact rationals are strings such as ``"1/3"``."""
