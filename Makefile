@@ -72,12 +72,14 @@ audit: $(STAMPS)/build ## Attack all that ships and all that is known to be brok
 serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
 	examples/service/run
 
-docs: ## Build the documentation of the Rust crates into target/doc
+docs: $(STAMPS)/build ## Build the site into build/site and the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
+	rm -rf build/site
+	$(BIN)/python -m zensical build --clean --strict --config-file zensical.toml
 
 wheel: $(STAMPS)/venv ## Build a wheel into build/wheel
 	$(BIN)/maturin build --release --quiet --out build/wheel
 
 clean: ## Remove everything that make has made
 	-tools/postgres stop
-	rm -rf build target .venv
+	rm -rf build target .venv .cache
