@@ -75,8 +75,10 @@ audit: $(STAMPS)/build ## Attack all that ships and all that is known to be brok
 serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
 	examples/service/run
 
-docs: ## Build the documentation of the Rust crates into target/doc
+docs: $(STAMPS)/build ## Build the site into build/site and the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post
+	rm -rf build/site
+	$(BIN)/python -m zensical build --clean --strict --config-file zensical.toml
 
 # What is published needs maturin and zig, and none of the tools that check.
 $(STAMPS)/wheel: pyproject.toml
@@ -91,4 +93,4 @@ wheel: $(STAMPS)/wheel ## Build a source distribution and wheels for manylinux20
 
 clean: ## Remove everything that make has made
 	-tools/postgres stop
-	rm -rf build target .venv
+	rm -rf build target .venv .cache

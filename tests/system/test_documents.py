@@ -8,13 +8,20 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def name_of(document: Path) -> str:
+    """Return the path of a document within the project."""
+    return str(document.relative_to(ROOT))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=name_of)
 def test_examples_run(document: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    examples = re.findall(r"```python\n(.*?)```", document.read_text(), flags=re.DOTALL)
+    text = document.read_text()
+    examples = re.findall(r"^```python\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(examples) == len(re.findall(r"``` ?\{?\.?(?:python|py)\b", text)), "a block is not written as others are"
     namespace: dict[str, object] = {}
     for example in examples:
         exec(compile(example, document.name, "exec"), namespace)  # noqa: S102
@@ -27,7 +34,7 @@ NAMED = re.compile(r"`(test_\w+)`")
 WRITTEN = [*DOCUMENTS, ROOT / "SECURITY.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md"]
 
 
-@pytest.mark.parametrize("document", WRITTEN, ids=lambda path: path.name)
+@pytest.mark.parametrize("document", WRITTEN, ids=name_of)
 def test_what_is_cited_exists(document: Path) -> None:
     text = document.read_text()
     missing = [path for path in CITED.findall(text) if not (ROOT / path).exists()]

@@ -19,6 +19,7 @@ import pytest
 import optstream as ops
 from optstream.cli.app import run
 from optstream.mechanism.plan import describe
+from optstream.pictures import statement_picture
 from optstream.report import Names, ledger_page, release_page
 from optstream.report.chart import nice_ticks, step_ticks
 from optstream.report.content import LEVEL, MOST_POINTS
@@ -103,7 +104,7 @@ def test_names_of_nodes_streams_and_texts_are_escaped(tmp_path: Path) -> None:
     release = mechanism(hierarchy=tree).release(np.full((W, 2), 50.0))
     plain = Page(release_page(mechanism().release(np.full(W, 50.0)), Names()))
     pages = [release_page(release, Names(title=NASTY, entity=NASTY, unit=NASTY)), release._repr_html_()]
-    with ops.Ledger(tmp_path / "ledger.db") as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger.release(mechanism(), np.full(W, 50.0), stream=NASTY)
         pages += [ledger_page(ledger, Names()), ledger._repr_html_()]
     for text in pages:
@@ -196,7 +197,7 @@ def test_a_large_tree_shows_as_much_as_a_browser_takes() -> None:
 
 
 def test_a_ledger_shows_budget_gaps_and_void_periods(tmp_path: Path) -> None:
-    with ops.Ledger(tmp_path / "ledger.db") as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger.release(mechanism(), np.full(2 * W, 50.0), stream="visits", period=0)
         ledger.release(mechanism(), np.full(W, 50.0), stream="visits", period=4)
         ledger.set_policy("empty", ops.Guarantee(epsilon=2, w=W))
@@ -247,12 +248,12 @@ def test_reports_and_pictures_are_written_where_they_are_asked_for(tmp_path: Pat
     with pytest.raises(ops.ParameterError, match="must be a file"):
         release.report(tmp_path / "no" / "tree.html")
     single = mechanism().release(np.full(W, 50.0))
-    with ops.Ledger(tmp_path / "ledger.db") as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger.release(mechanism(), np.full(W, 50.0), stream="visits")
         figures = [
             release.plot(tmp_path / "tree.svg"),
             single.plot(tmp_path / "one.png"),
-            single.statement.plot(tmp_path / "statement.png"),
+            statement_picture(single.statement, tmp_path / "statement.png"),
             ledger.plot("visits", tmp_path / "ledger.png"),
         ]
     assert len(figures[0].axes) == len(TREE.nodes)
@@ -341,7 +342,7 @@ def test_whole_numbers_come_from_plans_ledgers_streams_and_the_command_line(tmp_
     assert "integers" not in describe(mechanism())
     ops.write_plan(made, tmp_path / "plan.toml")
     assert ops.read_plan(tmp_path / "plan.toml") == made
-    with ops.Ledger(tmp_path / "ledger.db") as ledger:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         first = ledger.release(made, np.full(W, 50.3), stream="visits")
         (again,) = ledger.releases("visits")
     assert first.values.dtype == again.values.dtype == np.int64
