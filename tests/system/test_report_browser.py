@@ -28,7 +28,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree = ops.Hierarchy.nested(NODES)
     steps = np.arange(14 * W)
     day = 400 + 300 * np.sin(steps / W * 2 * np.pi)
-    with ops.Ledger(folder / "ledger.db") as ledger:
+    with ops.Ledger(folder / "ledger.db", create=True) as ledger:
         trips = ops.OptStream(guarantee, sample=ops.BucketSampling(k=12), bounds=(0, 2000), hierarchy=tree)
         ledger.release(trips, dict.fromkeys(tree.leaves, day), stream="trips")
         loads = ops.OptStream(guarantee, sample=ops.EqualSampling(k=12), bounds=(0, 2000))

@@ -216,7 +216,7 @@ def test_a_ledger_shows_budget_gaps_and_void_periods(tmp_path: Path) -> None:
 
 def test_the_command_writes_the_page(tmp_path: Path, capsysbinary: pytest.CaptureFixture[bytes]) -> None:
     book, target = tmp_path / "ledger.db", tmp_path / "report.html"
-    with ops.Ledger(book) as ledger:
+    with ops.Ledger(book, create=True) as ledger:
         ledger.release(mechanism(), np.full(W, 50.0), stream="visits")
     named = ["--title", "Visits", "--entity", "one guest", "--step", "4h", "--origin", "2024-01-01"]
     assert run(["report", str(book), "visits", "-o", str(target), *named]) == 0
@@ -234,7 +234,7 @@ def test_the_command_writes_the_page(tmp_path: Path, capsysbinary: pytest.Captur
 )
 def test_the_command_refuses_what_it_cannot_do(wrong: list[str], code: int, tmp_path: Path) -> None:
     book, target = tmp_path / "ledger.db", tmp_path / "report.html"
-    ops.Ledger(book).close()
+    ops.Ledger(book, create=True).close()
     assert run(["report", str(book), *wrong, "-o", str(target)]) == code
     assert not target.exists()
     assert run(["report", str(tmp_path / "none.db"), "-o", str(target)]) == 6
