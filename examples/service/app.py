@@ -64,7 +64,13 @@ if len(TOKEN) < SHORTEST_TOKEN:
 STEP, ORIGIN = clock()
 MECHANISM = ops.read_plan(os.environ.get("OPTSTREAM_PLAN") or File(__file__).with_name("plan.toml"))
 # The curator's key is found by the library, in OPTSTREAM_KEY_FILE or OPTSTREAM_KEY.
-LEDGER = ops.Ledger(setting("OPTSTREAM_LEDGER"), timeout=10)
+LEDGER = ops.Ledger(
+    setting("OPTSTREAM_LEDGER"),
+    # A ledger that is missing, another one, or behind its witness is refused: its budget would be a fresh one.
+    expect=os.environ.get("OPTSTREAM_LEDGER_ID") or None,
+    witness=os.environ.get("OPTSTREAM_WITNESS") or None,
+    timeout=10,
+)
 STREAMS: dict[str, ops.Stream] = {}
 GUARD = Lock()
 LOG = logging.getLogger("uvicorn.error")

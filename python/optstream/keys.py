@@ -35,10 +35,15 @@ def create_key(path: str | Path) -> None:
         raise ParameterError(f"key file {path} exists, but must not: a key that was used is still needed") from None
     except (OSError, ValueError) as error:
         raise ParameterError(f"key file {str(path)!r} cannot be written: {_reason(error)}") from None
-    with os.fdopen(descriptor, "w") as file:
-        file.write(secrets.token_hex(DIGITS // 2) + "\n")
-        file.flush()
-        os.fsync(descriptor)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(secrets.token_hex(DIGITS // 2) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+    except OSError as error:
+        # Half a key is none, and would stand in the way of the next try.
+        Path(path).unlink(missing_ok=True)
+        raise ParameterError(f"key file {str(path)!r} cannot be written: {_reason(error)}") from None
 
 
 def read_key(path: str | Path) -> CuratorKey:
@@ -48,7 +53,8 @@ def read_key(path: str | Path) -> CuratorKey:
         ParameterError: The file cannot be read, can be read by others, or does not hold 64 hexadecimal digits.
     """
     try:
-        with Path(path).open("rb") as file:
+        # A pipe without a writer would be waited for.
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             # What is checked is the file that was opened, not one that takes its name later.
             mode = os.fstat(file.fileno()).st_mode
             content = file.read(4 * DIGITS) if stat.S_ISREG(mode) else b""

@@ -22,7 +22,7 @@ MECHANISM = "--epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 --k 12"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Release time series under differential privacy.")
 keys = typer.Typer(no_args_is_help=True, help="Make the curator's key.")
-ledgers = typer.Typer(no_args_is_help=True, help="Show, check and export ledgers.")
+ledgers = typer.Typer(no_args_is_help=True, help="Make, show, check and export ledgers.")
 
 app.command(
     epilog=EXAMPLE + f"optstream release loads.csv -o private.csv --time when {MECHANISM}\n\n"
@@ -46,6 +46,7 @@ app.command(
     epilog=EXAMPLE + "optstream report ledger.db -o report.html --title 'Trips by half hour' --entity 'one rider' "
     "--unit trips --step 30m --origin 2016-01-01T00:00:00"
 )(reports.report)
+ledgers.command(epilog=EXAMPLE + "optstream ledger init ledger.db")(ledger.init)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)

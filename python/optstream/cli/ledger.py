@@ -17,10 +17,26 @@ from optstream.privacy.budget import shown
 if TYPE_CHECKING:
     from optstream.ledger import Ledger
 
-__all__ = ["export", "show", "verify"]
+__all__ = ["export", "init", "show", "verify"]
 
 Location = Annotated[str, typer.Argument(metavar="LEDGER", help="Path of the ledger, or postgresql://...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+def init(*, location: Location) -> None:
+    """Make a ledger where there is none, and print its identity. What exists stays as it is, and is an error."""
+    from optstream.errors import LedgerError  # noqa: PLC0415
+
+    try:
+        open_ledger(location).close()
+    except LedgerError as error:
+        if not any(words in str(error) for words in ("does not exist", "is empty")):
+            raise
+    else:
+        raise UsageError(f"LEDGER is {location}, which is a ledger already")
+    with open_ledger(location, create=True) as ledger:
+        emit(f"{ledger.identity}\n".encode())
+    notice(f"made a new ledger: {location}")
 
 
 def show(

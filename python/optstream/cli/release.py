@@ -115,10 +115,8 @@ def release(
         if ledger is None or stream is None:
             made = mechanism.release(series.x, state=known, period=series.period if state else None)
         else:
-            if "://" not in ledger and not Path(ledger).exists():
-                # Said aloud: a slip in the path of a ledger would release everything a second time.
-                notice(f"making a new ledger: {ledger}")
-            with open_ledger(ledger, key=key_file, create=True) as account:
+            # A slip in the path of a ledger would release everything a second time, so none is made here.
+            with open_ledger(ledger, key=key_file) as account:
                 account.enrol(stream, mechanism, Grid(origin, step).clock())
                 made = account.release(mechanism, series.x, stream=stream, period=series.period, state=known)
         table = _table(made, series, interval)

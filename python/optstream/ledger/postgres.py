@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import select
+import time
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,29 @@ SCHEMA_LOCK = 0x6F707473
 """The advisory lock under which tables are made: "opts"."""
 
 
+class _Patient(psycopg.Connection[tuple[Any, ...]]):
+    """A connection that does not wait for ever for a server that hangs."""
+
+    patience: float | None = None
+
+    def wait(self, gen: Any, interval: float = 0.1) -> Any:
+        """Wait for an answer, but not longer than the patience."""
+        return super().wait(gen if self.patience is None else self._hurried(gen, self.patience), interval)
+
+    @staticmethod
+    def _hurried(gen: Any, patience: float) -> Any:
+        until = time.monotonic() + patience
+        try:
+            state = next(gen)
+            while True:
+                ready = yield state
+                if not ready and time.monotonic() > until:
+                    raise psycopg.OperationalError(f"the server has not answered for {patience:g} s")
+                state = gen.send(ready)
+        except StopIteration as end:
+            return end.value
+
+
 class Postgres(Database["Connection"]):
     """Tables whose names start with ``optstream_`` in a database that others may use too."""
 
@@ -42,8 +66,12 @@ class Postgres(Database["Connection"]):
         self.location = f"{parts.get('dbname', '')} on {parts.get('host', 'the local server')}"
 
     def _connect(self, *, forced: bool) -> Connection:
-        connection = psycopg.connect(self._url, autocommit=True, connect_timeout=max(round(self._timeout), 2))
+        connection: Connection = _Patient.connect(
+            self._url, autocommit=True, connect_timeout=max(round(self._timeout), 2)
+        )
+        connection.patience = max(2 * self._timeout, 5)  # type: ignore[attr-defined]
         try:
+            connection.execute(f"SET statement_timeout = {round(self._timeout * 1000)}")
             connection.execute(f"SET lock_timeout = {round(self._timeout * 1000)}")
             connection.execute("SET default_transaction_isolation = 'read committed'")
             ((commit,),) = connection.execute("SHOW synchronous_commit").fetchall()
