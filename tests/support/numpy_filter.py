@@ -510,8 +510,7 @@ class Filter:
         return None if self._bank is None else self._bank.last
 
     def update(self, measured: Measured) -> tuple[Array, Array]:
-        """Take the noisy means of one period, and return the posterior means and variances of its steps.
-        """
+        """Take the noisy means of one period, and return the posterior means and variances of its steps."""
         self.measured += 1
         mean, square, noise = _moments(measured)
         if self._bank is None:

@@ -28,7 +28,7 @@ from numpy_filter import (
 )
 
 from optstream.errors import DataError, ParameterError
-from optstream.estimate.filter import Filter, Measured, revised, update_all
+from optstream.estimate.filter import Filter, Measured, revised
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
