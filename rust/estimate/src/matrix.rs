@@ -4,6 +4,8 @@
 pub const BLOCK: usize = 4;
 /// Columns that a substitution works on at once: enough sums that do not wait for each other.
 const PANEL: usize = 16;
+/// Least pivot of a factor, as a share of what its place held.
+const ROUNDING: f64 = 1e-15;
 
 /// A matrix by rows, padded with zeros.
 #[derive(Debug, Clone, PartialEq)]
@@ -138,15 +140,15 @@ pub fn mirror(matrix: &mut Matrix) {
 pub fn eliminate(matrix: &mut Matrix, right: &mut Matrix, least: f64) {
     let (size, stride) = (matrix.rows, matrix.stride);
     let mut factors = vec![0.0; size];
-    let mut pivots = vec![0.0; size];
     for row in 0..size {
         for (index, factor) in factors[..row].iter_mut().enumerate() {
             *factor = matrix.data[index * stride + row];
         }
+        // Below this a pivot is rounding alone, and dividing by it would make rounding errors grow without bound.
+        let least = least.max(ROUNDING * matrix.data[row * stride + row]);
         substitute(matrix, row, &factors[..row], row / BLOCK * BLOCK);
         let pivot = matrix.data[row * stride + row];
         let root = if pivot > least { pivot.sqrt() } else { least.sqrt() };
-        pivots[row] = root;
         for entry in &mut matrix.data[row * stride + row + 1..(row + 1) * stride] {
             *entry /= root;
         }
