@@ -176,10 +176,22 @@ TUNED: Arguments = {
     "grid": GRIDS,
     "hierarchy": st.sampled_from([None, TREE]),
 }
+PAGES: Arguments = {
+    "path": st.sampled_from(["a.html", "none/b.html", "."]),
+    "title": st.none() | st.text(max_size=9),
+    "entity": st.text(max_size=9),
+    "unit": st.text(max_size=9),
+    "step": st.sampled_from([None, HOUR]),
+    "origin": st.sampled_from([None, NEW_YEAR]),
+}
 SCORES: Arguments = {"scores": VALUES, "threshold": POSITIVE, "max_positive": st.integers(1, 5)}
 SAMPLES: Strategy = st.builds(ops.EqualSampling, st.integers(1, 5)) | st.builds(ops.BucketSampling, st.integers(1, 5))
 SAMPLES |= st.builds(ops.L1Sampling, st.integers(1, 5), POSITIVE)
-ERRORS = [kind for kind in vars(ops).values() if isinstance(kind, type) and issubclass(kind, ops.OptStreamError)]
+ERRORS = [
+    kind
+    for kind in [getattr(ops, name) for name in ops.__all__]
+    if isinstance(kind, type) and issubclass(kind, Exception)
+]
 NODES = st.sampled_from("abc") | st.integers() | st.none()
 
 PUBLIC: dict[str, Case] = {
@@ -243,6 +255,7 @@ PUBLIC: dict[str, Case] = {
             "grid": GRIDS,
             "hierarchy": st.sampled_from([None, TREE]),
             "level_split": st.sampled_from([None, (1, 2)]),
+            "integers": st.booleans(),
         },
     ),
     "OptStream.release": of("release", {"on": MECHANISMS, "x": PERIODS}),
@@ -253,6 +266,11 @@ PUBLIC: dict[str, Case] = {
     "OptStream.with_epsilon": Case(SIMPLE.with_epsilon, {"epsilon": BUDGETS}),
     "Release": Case(lambda x: repr(SIMPLE.release(x)), {"x": PERIODS}),
     "Release.interval": Case(lambda level: SIMPLE.release(np.ones(W)).interval(level), {"level": st.floats(0, 1)}),
+    "Release.report": Case(lambda **given: SIMPLE.release(np.ones(W)).report(**given), PAGES),
+    "TreeRelease.interval": Case(
+        lambda level: WITH_TREE.release(np.ones((W, 2))).interval(level), {"level": st.floats(0, 1)}
+    ),
+    "TreeRelease.report": Case(lambda **given: WITH_TREE.release(np.ones((W, 2))).report(**given), PAGES),
     "TreeRelease": Case(lambda x: repr(WITH_TREE.release(x)), {"x": PERIODS}),
     "Statement": Case(lambda on: str(on.statement), {"on": MECHANISMS}, "on"),
     "Statement.to_json": Case(lambda on: on.statement.to_json(), {"on": MECHANISMS}, "on"),
@@ -261,6 +279,9 @@ PUBLIC: dict[str, Case] = {
     "create_key": Case(ops.create_key, {"path": st.integers().map("key{}".format)}),
     "read_key": Case(ops.read_key, {"path": st.sampled_from(["good.key", "bad.key", "none.key", "."])}),
     "read_plan": Case(ops.read_plan, {"path": st.sampled_from(["good.toml", "bad.toml", "none.toml", "."])}),
+    "write_plan": Case(
+        ops.write_plan, {"mechanism": MECHANISMS, "path": st.sampled_from(["made.toml", "none/made.toml", "."])}
+    ),
     "Ledger": Case(
         closed,
         {
@@ -289,6 +310,7 @@ PUBLIC: dict[str, Case] = {
     "Ledger.revised": on_ledger("revised", {"mechanism": MECHANISMS, "stream": NAMES}),
     "Ledger.stored": on_ledger("stored", {"stream": NAMES, "period": COUNTS}),
     "Ledger.export": on_ledger("export", {"target": st.builds(io.StringIO)}, "target"),
+    "Ledger.report": on_ledger("report", PAGES | {"streams": st.none() | st.lists(NAMES, max_size=2)}),
     "Ledger.verify": on_ledger("verify", {}),
     "Stream": Case(
         used,
@@ -314,6 +336,7 @@ PUBLIC: dict[str, Case] = {
             "values": st.lists(OBSERVATIONS, max_size=9) | st.just([1.0] * 8),
         },
     ),
+    "Stream.discard": of("discard", {"on": STREAMS}),
     "Stream.flush": of("flush", {"on": STREAMS}),
     "aggregate": Case(
         ops.aggregate,
@@ -365,7 +388,8 @@ INTERNAL = {
     "OptStream.changed OptStream.finish OptStream.following OptStream.named OptStream.remembered OptStream.variant",
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
     "Ledger.keep Ledger.keeper CuratorKey.digest audit.Audit.to_json audit.Audit.to_markdown audit.Audit.plot",
-    "audit.Audit.picture",
+    "audit.Audit.picture OptStream.whole Release.plot TreeRelease.plot Statement.plot Ledger.plot",
+    "Release.leaf_periods TreeRelease.leaf_periods",
 }
 """Methods that the library calls with what it has checked, or that other cases call."""
 

@@ -23,6 +23,7 @@ and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested 
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from decimal import Decimal
 from difflib import get_close_matches
@@ -103,10 +104,13 @@ def write_plan(mechanism: OptStream, path: str | Path) -> None:
     """
     if not isinstance(mechanism, OptStream):
         raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+    if not isinstance(path, (str, os.PathLike)):
+        raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be a path")
     try:
         Path(path).write_text(to_toml(mechanism), encoding="utf-8")
-    except OSError as error:
-        raise ParameterError(f"plan {path} cannot be written: {error.strerror}") from None
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ParameterError(f"plan {str(path)!r} cannot be written: {why}") from None
 
 
 def build(plan: Mapping[str, Any]) -> OptStream:

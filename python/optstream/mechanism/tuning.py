@@ -162,25 +162,26 @@ class Tuning:
         """Return the picture that :meth:`plot` writes, in any format that matplotlib knows."""
         figure = empty_figure(kind, figsize=(9, 5), layout="constrained")
         axes = figure.subplots()
-        lines: dict[tuple[str, str, str], list[tuple[int, float]]] = {}
+        # One line for each way to make values: what is measured, and with what noise, is the best for each k.
+        lines: dict[str, dict[int, float]] = {}
         for row in self.table:
-            measured, noise, values = row.described
-            lines.setdefault((measured.split()[1], noise, values), []).append((row.sample.k, row.expected_error))
-        colours = {values: f"C{index}" for index, values in enumerate(dict.fromkeys(values for _, _, values in lines))}
-        for (measured, noise, values), points in lines.items():
-            best = {k: min(error for other, error in points if other == k) for k, _ in points}
-            axes.plot(
-                *zip(*sorted(best.items()), strict=True),
-                color=colours[values],
-                linestyle={"cube": "-", "laplace": "--"}.get(noise, ":"),
-                marker="o" if measured == "means" else "^",
-                markersize=4,
-                linewidth=1,
-                label=f"{values}: {measured}, {noise}",
-            )
+            *_, values = row.described
+            best = lines.setdefault(values, {})
+            best[row.sample.k] = min(best.get(row.sample.k, np.inf), row.expected_error)
+        for values, best in lines.items():
+            axes.plot(*zip(*sorted(best.items()), strict=True), marker="o", markersize=4, linewidth=1.2, label=values)
         guarantee = self.mechanism.guarantee
-        axes.axhline(self.plain.expected_error, color="grey", linestyle=":", label="plain Laplace")
-        axes.plot(self.chosen.sample.k, self.expected_error, marker="*", markersize=16, color="black")
+        axes.axhline(self.plain.expected_error, color="grey", linestyle=":", label="plain Laplace noise")
+        measured, noise, _ = self.chosen.described
+        axes.plot(
+            self.chosen.sample.k,
+            self.expected_error,
+            marker="*",
+            markersize=16,
+            linestyle="none",
+            color="black",
+            label=f"chosen: {measured}, {noise} noise",
+        )
         axes.set(
             xscale="log",
             yscale="log",
@@ -188,9 +189,20 @@ class Tuning:
             ylabel="expected mean absolute error",
             title=f"epsilon = {shown(guarantee.epsilon)}, w = {guarantee.w}, alpha = {guarantee.alpha:g}",
         )
-        ticks = sorted({row.sample.k for row in self.table})
-        axes.set_xticks(ticks, [str(k) for k in ticks], minor=False)
+        ks = sorted({row.sample.k for row in self.table})
+        # Numbers that would run into each other are left out.
+        ticks = [k for index, k in enumerate(ks) if index == 0 or k >= 1.3 * ks[index - 1] or k == ks[-1]]
+        axes.set_xticks(ticks, [str(k) for k in ticks])
+        low, high = axes.get_ylim()
+        errors = [
+            round_ * 10.0**power
+            for power in range(int(np.floor(np.log10(low))), int(np.ceil(np.log10(high))))
+            for round_ in (1, 2, 5)
+            if low <= round_ * 10.0**power <= high
+        ]
+        axes.set_yticks(errors, [f"{error:,.6g}" for error in errors])
         axes.minorticks_off()
+        axes.grid(alpha=0.25)
         axes.legend(fontsize="small", loc="upper left", bbox_to_anchor=(1, 1))
         target = BytesIO()
         figure.savefig(target, format=kind, dpi=120)

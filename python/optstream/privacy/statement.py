@@ -11,7 +11,6 @@ from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from fractions import Fraction
-    from pathlib import Path
 
     from optstream.privacy.guarantee import Guarantee
 

@@ -152,6 +152,8 @@ def release_subject(release: Release | TreeRelease, names: Names) -> Subject:
 
 def ledger_subjects(ledger: Ledger, names: Names, streams: Sequence[str] | None = None) -> list[Subject]:
     """Return what the streams of a ledger are about, all of them unless some are named."""
+    if streams is not None and not isinstance(streams, (list, tuple)):
+        raise ParameterTypeError(f"streams is of type {type(streams).__name__}, but must be a list of names")
     return [_stream_subject(ledger, stream, names) for stream in (ledger.streams if streams is None else streams)]
 
 

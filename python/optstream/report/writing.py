@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from optstream.errors import ParameterError
+from optstream.errors import ParameterError, ParameterTypeError
 from optstream.report.content import Names, ledger_subjects, release_subject
 from optstream.report.page import page
 
@@ -40,7 +41,11 @@ def write_ledger(ledger: Ledger, path: str | Path, streams: Sequence[str] | None
 
 
 def _write(path: str | Path, text: str) -> None:
+    if not isinstance(path, (str, os.PathLike)):
+        raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be a path")
     try:
-        Path(path).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ParameterError(f"path is {path}, but must be a file that can be written: {error.strerror}") from None
+        # What cannot be encoded, half a surrogate pair, is shown as a question mark.
+        Path(path).write_bytes(text.encode("utf-8", "replace"))
+    except (OSError, ValueError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise ParameterError(f"path is {str(path)!r}, but must be a file that can be written: {why}") from None
