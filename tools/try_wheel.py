@@ -45,7 +45,7 @@ def attempt(wheel: Path, folder: Path) -> None:
     work.mkdir()
     venv.create(home, with_pip=True)
     environment = bare_environment(home)
-    install = ["python", "-m", "pip", "install", "--quiet", "--only-binary", ":all:", f"{wheel}[cli]"]
+    install = ["python", "-m", "pip", "install", "--quiet", "--no-compile", "--only-binary", ":all:", f"{wheel}[cli]"]
     call([str(home / "bin" / install[0]), *install[1:]], work, environment)
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     python, shell = blocks(readme, "python"), blocks(readme, "sh")
