@@ -15,6 +15,7 @@ os.environ["OPTSTREAM_MAX_THREADS"] = "1"
 import sys  # noqa: E402
 import time  # noqa: E402
 from fractions import Fraction  # noqa: E402
+from functools import partial  # noqa: E402
 from itertools import pairwise  # noqa: E402
 from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 
 def buckets(w: int, k: int) -> tuple[tuple[int, ...], ...]:
+    """Return the steps of buckets."""
     edges = [bucket * w // k for bucket in range(k + 1)]
     return tuple(tuple(range(low, high)) for low, high in pairwise(edges))
 
@@ -50,6 +52,7 @@ def measured(w: int, k: int, periods: int) -> Array:
 
 
 def seconds(work: Callable[[], Any]) -> float:
+    """Return how long some work takes."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -60,17 +63,19 @@ def periods_of(module: Any, w: int, k: int, first: int, count: int) -> tuple[flo
     values, cells, variances = measured(w, k, first + count), buckets(w, k), np.full(k, 50.0)
     made = module.Filter(w)
     times = [
-        seconds(lambda period=period: made.update(module.Measured(period, cells, values[period], variances)))
+        seconds(partial(made.update, module.Measured(period, cells, values[period], variances)))
         for period in range(first + count)
     ]
     return float(np.median(times[first:])), made
 
 
 def row(name: str, slow: float, fast: float, wanted: float) -> None:
+    """Print a row of the table."""
     print(f"{name:<58}{slow * 1e3:>12.3f}{fast * 1e3:>12.3f}{slow / fast:>9.1f}{wanted:>8g}")
 
 
 def updates() -> None:
+    """Compare updates of one period."""
     for w, k, wanted in ((48, 16, 8), (48, 48, 8), (200, 200, 40)):
         slow, _ = periods_of(numpy_filter, w, k, 24, 12)
         fast, _ = periods_of(core, w, k, 24, 60)
@@ -87,20 +92,21 @@ def updates() -> None:
         bank.observe(number, layout, values[number], variances)
 
     period(0)
-    slow = float(np.median([seconds(lambda number=number: period(number)) for number in (1, 2, 3)]))
+    slow = float(np.median([seconds(partial(period, number)) for number in (1, 2, 3)]))
     fast, _ = periods_of(core, w, w, 24, 16)
     row(f"a period of {w} steps, {w} measured", slow, fast, 500)
-    fast, made = periods_of(core, 10080, 10080, 1, 0) if False else periods_of(core, 1440, 96, 24, 16)
+    fast, made = periods_of(core, 1440, 96, 24, 16)
     print(f"{'a period of 1440 steps, 96 measured':<70}{fast * 1e3:>12.3f}   ({made.measured} periods)")
 
 
 def tunings() -> None:
+    """Compare what re-tuning asks for."""
     for k in (16, 48):
         _, slow = periods_of(numpy_filter, 48, 16, 14, 1)
         _, fast = periods_of(core, 48, 16, 14, 1)
         cells, variances = buckets(48, k), np.full(k, 50.0)
-        slow_time = min(seconds(lambda: slow.expected_error(cells, variances)) for _ in range(3))
-        fast_time = min(seconds(lambda: fast.expected_error(cells, variances)) for _ in range(9))
+        slow_time = min(seconds(partial(slow.expected_error, cells, variances)) for _ in range(3))
+        fast_time = min(seconds(partial(fast.expected_error, cells, variances)) for _ in range(9))
         row(f"expected error of a candidate, 48 steps, {k} measured", slow_time, fast_time, 18)
 
 
@@ -117,6 +123,7 @@ def year() -> None:
 
 
 def main() -> None:
+    """Print the table."""
     print(f"{'milliseconds':<58}{'numpy':>12}{'core':>12}{'ratio':>9}{'wanted':>8}")
     updates()
     tunings()

@@ -192,10 +192,11 @@ def test_integers_beyond_2_53_are_refused_in_every_form(kind: str, value: int) -
     form = made(kind, [value, 1])
     if form is None or held(kind, [value, 1])[0] != value:
         pytest.skip("this form cannot hold the integer")
-    for read in (
+    reads: list[Callable[[], Any]] = [
         lambda: read_periods(form, W),
         lambda: read_leaves({"a": form, "b": [0.5, 0.5]}, TREE, W),
-    ):
+    ]
+    for read in reads:
         with pytest.raises((ops.DataError, ops.ParameterTypeError)) as caught:
             read()
         assert str(abs(value)) not in str(caught.value)

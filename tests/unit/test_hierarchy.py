@@ -165,7 +165,7 @@ class TestRelease:
         node_weights = generator.uniform(0.05, 1, tree.levels)[tree.depths]
         step_weights = np.full(W, 1.0) if not features else generator.uniform(0.1, 1, W)
         cell_weights = generator.uniform(0.01, 1, len(features)).tolist()
-        problem = TreeProjection(tree, features, node_weights, step_weights, cell_weights, NONNEGATIVE)
+        problem = TreeProjection(tree, features, node_weights, step_weights, cell_weights, bounds=NONNEGATIVE)
         cells = sum(feature.size for feature in features)
         answers = generator.normal(20, 100, (len(tree.nodes), W + cells))
         found = problem.project(answers[:, :W], answers[:, W:])
@@ -177,7 +177,7 @@ class TestRelease:
         generator = np.random.default_rng(7)
         node_weights = np.array([1.0, 0.5, 0.3, 0.2])[UNEVEN.depths]
         step_weights, cell_weights = generator.uniform(0.5, 1, W), [0.2, 0.1]
-        problem = TreeProjection(UNEVEN, features, node_weights, step_weights, cell_weights, NONNEGATIVE)
+        problem = TreeProjection(UNEVEN, features, node_weights, step_weights, cell_weights, bounds=NONNEGATIVE)
         cells = sum(feature.size for feature in features)
         for mean in (5.0, 500.0):
             answers = generator.normal(mean, 100, (len(UNEVEN.nodes), W + cells))

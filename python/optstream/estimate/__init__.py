@@ -17,9 +17,9 @@ class Estimate:
     """Reconstruct and post-process in one: the likeliest values given all that was measured, now and before.
 
     The model of a stream is a level, a shape of the period, one for each weekday, a slow drift and what happens within
-    a period (see :class:`optstream.estimate.filter.Filter`). How strong each part is, is learnt from the measured values by their
-    marginal likelihood, so there is nothing to choose. Values are then put within the bounds, and with a hierarchy or
-    features they add up.
+    a period (see :class:`optstream.estimate.filter.Filter`). How strong each part is, is learnt from measured values by
+    their marginal likelihood, so there is nothing to choose. Values are then put within the bounds, and with a
+    hierarchy or features they add up.
 
     An estimate is made from what was measured up to its period and never changes. Raw data is not read, so memory and
     smoothness cost no budget.

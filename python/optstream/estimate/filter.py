@@ -171,7 +171,7 @@ class Filter:
         if state.get("format") != FORMAT:
             raise ParameterError(f"format of the state is {state.get('format')}, but must be {FORMAT}")
         made = cls.__new__(cls)
-        made._core = _core.Filter.from_bytes(base64.b64decode(state["data"], validate=True))
+        made._core = _core.Filter.from_bytes(base64.b64decode(state["data"], validate=True))  # noqa: SLF001  (its own)
         made.understood = None
         return made
 

@@ -31,9 +31,10 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
 
     patience: float | None = None
 
-    def wait(self, gen: Any, interval: float = 0.1) -> Any:
+    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
         """Wait for an answer, but not longer than the patience."""
-        return super().wait(gen if self.patience is None else self._hurried(gen, self.patience), interval)
+        gen = gen if self.patience is None else self._hurried(gen, self.patience)
+        return super().wait(gen, *arguments, **options)
 
     @staticmethod
     def _hurried(gen: Any, patience: float) -> Any:

@@ -253,7 +253,7 @@ class OptStream:
             shares[hierarchy.depths] ** power,
             weights[: self.guarantee.w],
             [float(weights[index]) for index in first],
-            self.bounds,
+            bounds=self.bounds,
         )
         return TreeMeasurement(hierarchy, plans, projection, self.bounds)
 
