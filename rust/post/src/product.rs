@@ -281,7 +281,7 @@ impl Work {
         inverse.multiply(problem, &along_time, &mut self.nodes, &mut self.found);
         for (value, free) in self.found.iter_mut().zip(&mut self.free) {
             let nearest = self.bounds.clamp(*value);
-            if nearest != *value {
+            if (nearest - *value).abs() > 0.0 {
                 (*value, *free) = (nearest, 0.0);
             }
         }

@@ -268,7 +268,7 @@ impl State {
         let mut any = false;
         for &leaf in &tree.leaves {
             let nearest = self.bounds.clamp(self.value[leaf]);
-            if nearest != self.value[leaf] {
+            if (nearest - self.value[leaf]).abs() > 0.0 {
                 (self.held[leaf], gains.compliance[leaf]) = (nearest, 0.0);
                 any = true;
             }

@@ -70,12 +70,12 @@ pub(super) fn hold_leaves(
 /// Turns the sorted hinges of a family into those of the node above it, whose own term is `weight (s - target)^2`. Below
 /// all hinges the sum is `least`.
 fn add_term(family: &mut [Hinge], weight: f64, target: f64, least: f64) {
-    let (mut sum, mut slope, mut last) = (least, 0.0_f64, 0.0);
+    let (mut sum, mut slope, mut before) = (least, 0.0_f64, 0.0);
     let mut open = 0_usize;
     for hinge in family.iter_mut().take_while(|hinge| hinge.threshold < CEILING) {
-        // No slope precedes the first hinge, so there the value of `last` is of no matter.
-        sum += slope * (hinge.threshold - last);
-        last = hinge.threshold;
+        // No slope precedes the first hinge, so there the value of `before` is of no matter.
+        sum += slope * (hinge.threshold - before);
+        before = hinge.threshold;
         open = if hinge.slope > 0.0 { open + 1 } else { open.saturating_sub(1) };
         // Where every leaf is at a bound the slope is zero, whatever rounding has left of it.
         let changed = if open == 0 { 0.0 } else { (slope + hinge.slope).max(0.0) };

@@ -36,13 +36,13 @@ pub fn assert_optimal(
             let tolerance = 1e-9 * scale[node];
             assert!(out[node].is_finite() && lower <= out[node] && out[node] <= upper, "out[{node}] = {}", out[node]);
             assert!(
-                out[node] == upper || slope[node] >= -tolerance,
+                (out[node] - upper).abs() <= 0.0 || slope[node] >= -tolerance,
                 "raising leaf {node} from {}: {:e}, {tolerance:e}",
                 out[node],
                 slope[node]
             );
             assert!(
-                out[node] == lower || slope[node] <= tolerance,
+                (out[node] - lower).abs() <= 0.0 || slope[node] <= tolerance,
                 "lowering leaf {node}: {:e}, {tolerance:e}",
                 slope[node]
             );
