@@ -31,9 +31,9 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
 
     patience: float | None = None
 
-    def wait(self, gen: Any, interval: float = 0.1) -> Any:
+    def wait(self, gen: Any, *limits: Any, **more: Any) -> Any:
         """Wait for an answer, but not longer than the patience."""
-        return super().wait(gen if self.patience is None else self._hurried(gen, self.patience), interval)
+        return super().wait(gen if self.patience is None else self._hurried(gen, self.patience), *limits, **more)
 
     @staticmethod
     def _hurried(gen: Any, patience: float) -> Any:
