@@ -171,6 +171,7 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def settings(ledger: str, key: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPTSTREAM")}
+    ops.Ledger(ledger, create=True).close()
     return inherited | {
         "OPTSTREAM_LEDGER": ledger,
         "OPTSTREAM_KEY_FILE": str(key),
@@ -439,6 +440,7 @@ def test_a_ledger_that_does_not_answer_is_a_reason_to_come_back_later(
     stream = fresh()
     with ExitStack() as stack:
         with database(postgres) as url:
+            ops.Ledger(url, create=True).close()
             (server,) = stack.enter_context(serving(settings | {"OPTSTREAM_LEDGER": url}, tmp_path))
             assert server.push(stream, day(0, [0])).status_code == 200
         answers = [
@@ -483,6 +485,7 @@ def test_a_hierarchy_is_served_from_an_sqlite_file(settings: dict[str, str], tmp
     stream, plan = fresh(), tmp_path / "plan.toml"
     plan.write_text(TREE_PLAN)
     places = {"OPTSTREAM_PLAN": str(plan), "OPTSTREAM_LEDGER": str(tmp_path / "ledger.db")}
+    ops.Ledger(tmp_path / "ledger.db", create=True).close()
     numbers = {name: value for name, value in settings.items() if name not in {"OPTSTREAM_STEP", "OPTSTREAM_ORIGIN"}}
     leaves = {"n1": RAW, "n2": RAW, "s1": RAW, "s2": 0}
     with serving(numbers | places, tmp_path, count=2) as servers:

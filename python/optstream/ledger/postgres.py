@@ -31,10 +31,9 @@ class _Patient(psycopg.Connection[tuple[Any, ...]]):
 
     patience: float | None = None
 
-    def wait(self, gen: Any, *arguments: Any, **options: Any) -> Any:
+    def wait(self, gen: Any, *limits: Any, **more: Any) -> Any:
         """Wait for an answer, but not longer than the patience."""
-        gen = gen if self.patience is None else self._hurried(gen, self.patience)
-        return super().wait(gen, *arguments, **options)
+        return super().wait(gen if self.patience is None else self._hurried(gen, self.patience), *limits, **more)
 
     @staticmethod
     def _hurried(gen: Any, patience: float) -> Any:
