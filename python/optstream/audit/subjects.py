@@ -12,6 +12,7 @@ from optstream.audit.pairs import Pair, check_neighbours, pairs_of
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.mechanism.optstream import OptStream
+from optstream.pipeline.perturbation import GaussianNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.privacy.budget import exact
 
@@ -124,6 +125,8 @@ def subject_of(
     if isinstance(mechanism, OptStream):
         if likelihood is not None:
             raise ParameterError("likelihood is given, but must not be: it goes with a mechanism that is a function")
+        if isinstance(mechanism.perturb, GaussianNoise):
+            raise ParameterError("perturb is GaussianNoise, but must be pure noise: an audit proves pure epsilon only")
         pairs = pairs_of(mechanism) if given is None else given
         for pair in pairs:
             check_neighbours(pair, mechanism)

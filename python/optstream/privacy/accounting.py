@@ -105,7 +105,7 @@ class SquareCosts:
     Steps that change by one unit each move the measurement by the sum of their ``weights``; the cost is that of one
     unit, and grows with the square.
 
-    >>> worst_window([SquareCosts(0, (1, 1, 1), Fraction(1, 100))], 2, delta=Fraction(1, 10**6)) < Fraction(11, 10)
+    >>> worst_window([SquareCosts(0, (1, 1, 1), Fraction(1, 100))], 2, delta=Fraction(1, 10**6)) < Fraction(5, 4)
     True
     """
 
