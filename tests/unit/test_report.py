@@ -20,7 +20,7 @@ import optstream as ops
 from optstream.cli.app import run
 from optstream.mechanism.plan import describe
 from optstream.pictures import statement_picture
-from optstream.report import Names, ledger_page, release_page
+from optstream.report import Names, ledger_page, release_page, statement_html
 from optstream.report.chart import nice_ticks, step_ticks
 from optstream.report.content import LEVEL, MOST_POINTS
 from optstream.report.words import plainly, promise, stage_name, sureness
@@ -264,7 +264,7 @@ def test_reports_and_pictures_are_written_where_they_are_asked_for(tmp_path: Pat
 def test_notebooks_show_words_and_numbers() -> None:
     release = mechanism().release(np.full(W, 50.0))
     assert "<svg" in release._repr_html_()
-    statement = Page(release.statement._repr_html_()).text
+    statement = Page(statement_html(release.statement)).text
     assert "Someone who watches all of this" in statement
     assert release.statement.stages[0].does in statement
     tuning = ops.tune(ops.Guarantee(epsilon=1, w=W), bounds=(0, 100))

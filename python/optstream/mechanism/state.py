@@ -115,7 +115,8 @@ class State:
         memory = None
         if mechanism.estimator is not None:
             memory = mechanism.remembered(learnt)
-        return cls(last, costs, memory, handed_over=True)
+        # What history says without its costs does not price what came before.
+        return cls(last, costs, memory, handed_over=last is not None)
 
 
 def public_memory(data: Mapping[str, Any], mechanism: OptStream) -> Mapping[str, Any] | None:

@@ -105,6 +105,22 @@ class OpenPeriod:
             )
         return made
 
+    def check(self, w: int, last: int | None) -> None:
+        """Raise unless the observations are of one period after all that is closed.
+
+        Args:
+            w: The steps of a period.
+            last: The last period that is priced.
+        """
+        closed = self.released
+        if closed is not None and (isinstance(closed, bool) or not isinstance(closed, int)):
+            raise ParameterError("state is damaged, but must name the last period that is closed")
+        if last is not None and (closed is None or closed < last):
+            raise ParameterError("state is damaged, but must have closed all periods that were released")
+        periods = {step // w for step in self.values}
+        if len(periods) > 1 or any(period < 0 or (closed is not None and period <= closed) for period in periods):
+            raise ParameterError("state is damaged, but must hold observations of one open period")
+
     def copy(self) -> OpenPeriod:
         """Return a copy that can change on its own."""
         return replace(self, values=dict(self.values))

@@ -120,6 +120,15 @@ class Stream:
             ledger.enrol(name, mechanism, str(self._clock))
             self._load()
 
+    def __reduce__(self) -> Any:
+        """Refuse to be copied: two streams on one open period would release it twice."""
+        raise StreamError("a stream cannot be copied or pickled, but its state can be handed on: Stream.state")
+
+    __copy__ = __reduce__
+
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self.__reduce__()
+
     def __repr__(self) -> str:
         if self._stepwise is not None:
             return f"Stream(name={self._name!r}, step by step)"
@@ -139,9 +148,13 @@ class Stream:
         if own and state.get("clock") != str(self._clock):
             # On another clock the same hours would be released again as other periods.
             raise ParameterError(f"state is of a stream with another clock, but must have {self._clock}")
-        known = State.read(state.get("known") if own else state, self._mechanism)
+        if own and not isinstance(state.get("known"), Mapping):
+            raise ParameterError("state is damaged, but must be what Stream.state gave")
+        known = State.read(state["known"] if own else state, self._mechanism)
         if own:
-            return replace(OpenPeriod.read(state, self._width), known=known)
+            begun = replace(OpenPeriod.read(state, self._width), known=known)
+            begun.check(self._mechanism.guarantee.w, known.last)
+            return begun
         return OpenPeriod(released=known.last, known=known)
 
     @property
@@ -155,7 +168,7 @@ class Stream:
             "released": state.released,
             "published": None if state.published is None else state.published.tolist(),
             "observations": {str(step): value.tolist() for step, value in state.values.items()},
-            "known": None if state.known is None else state.known.to_data(self._mechanism.guarantee),
+            "known": (state.known or State()).to_data(self._mechanism.guarantee),
         }
 
     def discard(self) -> int:

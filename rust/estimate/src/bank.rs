@@ -84,6 +84,7 @@ impl Model {
     }
 
     /// Take other amplitudes, in the same state.
+    #[expect(clippy::float_cmp, reason = "a view is kept for the very same amplitudes only")]
     pub fn with(&self, amplitudes: Amplitudes) -> Self {
         let view = if amplitudes == self.amplitudes { self.view.clone() } else { None };
         Self { amplitudes, mean: self.mean.clone(), covariance: self.covariance.clone(), view }

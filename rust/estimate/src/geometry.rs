@@ -84,8 +84,8 @@ impl Geometry {
                 *entry = libm::cos(PI * real(frequency) * ((real(step) + 0.5) / real(w))) * height;
             }
         }
-        for process in 0..2 {
-            paths.row_mut(curve + process).copy_from_slice(&powers[process][1..=w]);
+        for (process, powers) in powers.iter().enumerate() {
+            paths.row_mut(curve + process).copy_from_slice(&powers[1..=w]);
         }
         Ok(Self {
             w,

@@ -21,7 +21,7 @@ pub enum Kind {
     /// Runs of steps one after the other, each from its first step to the one after its last.
     Runs(Vec<(usize, usize)>),
     /// Any sets: covariances of the processes of unit variance and of the white part with the means, and of the means.
-    Any { carried: [Matrix; 3], between: [Matrix; 3] },
+    Any { carried: Box<[Matrix; 3]>, between: Box<[Matrix; 3]> },
 }
 
 #[expect(clippy::cast_precision_loss, reason = "numbers of steps are far below 2^52")]
@@ -82,9 +82,8 @@ pub(crate) fn any(geometry: &Geometry, cells: &[Vec<usize>]) -> Kind {
     let (m, w) = (cells.len(), geometry.w);
     let mut carried = [Matrix::zeros(m, w), Matrix::zeros(m, w), Matrix::zeros(m, w)];
     for (row, cell) in cells.iter().enumerate() {
-        for process in 0..2 {
-            let powers = &geometry.powers[process];
-            for (step, entry) in carried[process].row_mut(row).iter_mut().enumerate() {
+        for (carried, powers) in carried.iter_mut().zip(&geometry.powers) {
+            for (step, entry) in carried.row_mut(row).iter_mut().enumerate() {
                 let sum = cell.iter().fold(0.0, |sum, other| {
                     sum + (powers[step.abs_diff(*other)] - powers[step + 1] * powers[other + 1])
                 });
@@ -105,5 +104,5 @@ pub(crate) fn any(geometry: &Geometry, cells: &[Vec<usize>]) -> Kind {
         }
         between
     });
-    Kind::Any { carried, between }
+    Kind::Any { carried: Box::new(carried), between: Box::new(between) }
 }

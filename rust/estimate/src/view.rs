@@ -412,8 +412,8 @@ impl Factor {
         let known = product(&self.steps, &self.ends);
         let mut residual = vec![within[2]; w];
         for (step, entry) in residual.iter_mut().enumerate() {
-            for process in 0..2 {
-                *entry += within[process] * (1.0 - geometry.powers[process][2 * (step + 1)]);
+            for (variance, powers) in within.iter().zip(&geometry.powers) {
+                *entry += variance * (1.0 - powers[2 * (step + 1)]);
             }
         }
         for row in 0..self.steps.rows {

@@ -28,7 +28,7 @@ fn vector(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<f64>> {
     Ok(row_major(&array(name, value, &[1])?).into_owned())
 }
 
-fn moments<'py>(py: Python<'py>, found: estimate::Estimate) -> Pair<'py> {
+fn moments(py: Python<'_>, found: estimate::Estimate) -> Pair<'_> {
     (PyArray1::from_vec(py, found.means), PyArray1::from_vec(py, found.variances))
 }
 
@@ -130,6 +130,7 @@ impl Filter {
 
 /// Update the filters of some streams, on several threads; all arguments are checked before anything changes.
 #[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
 pub fn update_filters<'py>(
     py: Python<'py>,
     filters: Vec<PyRef<'py, Filter>>,
