@@ -89,12 +89,31 @@ ROUNDING = {
     "pandas longdouble",
 }
 
+# These are doubles, or narrower, before they come here.
+HOLDS_DOUBLES = {
+    "float64",
+    "float32",
+    "float16",
+    "pandas Float64",
+    "pandas double[pyarrow]",
+    "polars Float32",
+    "pyarrow halves",
+}
+
 
 def made(kind: str, values: list[Any]) -> Any:
     """The values in a form, or None where the library that makes it cannot hold them or changes them."""
     try:
         return ARRAYS[kind](values)
-    except (ValueError, TypeError, OverflowError, RuntimeWarning, pa.ArrowException, pl.exceptions.PolarsError):
+    except (
+        ValueError,
+        TypeError,
+        RuntimeError,
+        OverflowError,
+        RuntimeWarning,
+        pa.ArrowException,
+        pl.exceptions.PolarsError,
+    ):
         return None
 
 
@@ -181,7 +200,8 @@ class TestNeighbours:
                 check_pair(kind, values, change, made_by)
 
     @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.filter_too_much])
-    @given(st.lists(fractions, min_size=W, max_size=W), st.floats(-1, 1))
+    @given(st.lists(fractions | st.integers(0, 9), min_size=W, max_size=W), st.floats(-1, 1) | st.integers(-1, 1))
+    @example([3, 4], 1)
     def test_fractions(self, kind: str, values: list[float], change: float) -> None:
         check_pair(kind, values, change, FINE)
 
@@ -190,15 +210,14 @@ class TestNeighbours:
 @pytest.mark.parametrize("value", [HUGE + 1, -HUGE - 1, 2**63 - 1])
 def test_integers_beyond_2_53_are_refused_in_every_form(kind: str, value: int) -> None:
     form = made(kind, [value, 1])
-    if form is None or held(kind, [value, 1])[0] != value:
+    if kind in HOLDS_DOUBLES or form is None:
         pytest.skip("this form cannot hold the integer")
-    for read in (
-        lambda: read_periods(form, W),
-        lambda: read_leaves({"a": form, "b": [0.5, 0.5]}, TREE, W),
-    ):
-        with pytest.raises((ops.DataError, ops.ParameterTypeError)) as caught:
-            read()
-        assert str(abs(value)) not in str(caught.value)
+    with pytest.raises((ops.DataError, ops.ParameterTypeError)) as caught:
+        read_periods(form, W)
+    assert str(abs(value)) not in str(caught.value)
+    with pytest.raises((ops.DataError, ops.ParameterTypeError)) as caught:
+        read_leaves({"a": form, "b": [0.5, 0.5]}, TREE, W)
+    assert str(abs(value)) not in str(caught.value)
 
 
 FRAMES: dict[str, Callable[[dict[str, list[Any]]], Any]] = {

@@ -8,9 +8,10 @@ import hypothesis.strategies as st
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from scipy.optimize import nnls
+from scipy.optimize import lsq_linear, nnls
 
 import optstream as ops
+from optstream import _core
 from optstream.pipeline.features import chain
 from optstream.pipeline.projection import ConvexProjection, tree_of
 
@@ -101,3 +102,69 @@ def test_a_failed_solve_is_a_typed_error() -> None:
         projected(problem, np.linspace(-5, 10, W + 4))
     with pytest.raises(ops.SolverError):
         projected(ConvexProjection(W, features, np.ones(W + 4), NONNEGATIVE), np.full(W + 4, np.nan))
+
+
+boxes = st.sampled_from([(-100.0, 100.0), (-50.0, -20.0), (900.0, 1100.0), (-1e9, 1e9), (-30.0, 0.0), (0.0, 40.0)])
+
+
+def boxed(
+    features: list[ops.Feature], weights: NDArray[np.float64], targets: NDArray[np.float64], box: tuple[float, float]
+) -> NDArray[np.float64]:
+    """The optimum between bounds by scipy's active sets."""
+    rows = np.vstack([np.eye(W)] + [np.eye(f.size)[:, list(f.labels)] for f in features])
+    roots = np.sqrt(weights)
+    found = lsq_linear(rows * roots[:, None], targets * roots, box, method="bvls", tol=1e-14, max_iter=2000)
+    return np.asarray(rows @ found.x)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(partitions, min_size=1, max_size=3), boxes, st.integers(0, 2**32 - 1))
+def test_bounds_on_both_sides_of_zero_are_kept(
+    features: list[ops.Feature], box: tuple[float, float], seed: int
+) -> None:
+    generator = np.random.default_rng(seed)
+    n = W + sum(feature.size for feature in features)
+    weights = generator.uniform(0.05, 1, n)
+    targets = generator.normal(0, 100, n)
+    found = projected(ConvexProjection(W, features, weights, box), targets)
+    assert ((found[:W] >= box[0]) & (found[:W] <= box[1])).all()
+    scale = max(np.abs(targets).max(), box[0])
+    np.testing.assert_allclose(found, boxed(features, weights, targets, box), atol=1e-7 * scale)
+    mirrored = projected(ConvexProjection(W, features, weights, (-box[1], -box[0])), -targets)
+    np.testing.assert_allclose(mirrored, -found, atol=1e-7 * scale)
+    # A shift by a constant moves steps by it and cells by as many times.
+    shift = np.concatenate([np.full(W, 64.0), *(64.0 * np.bincount(f.labels) for f in features)])
+    moved = projected(ConvexProjection(W, features, weights, (box[0] + 64, box[1] + 64)), targets + shift)
+    np.testing.assert_allclose(moved, found + shift, atol=1e-6 * scale)
+
+
+@settings(max_examples=60, deadline=None)
+@given(boxes, st.integers(0, 2**32 - 1))
+def test_the_tree_in_rust_keeps_bounds_on_both_sides_of_zero(box: tuple[float, float], seed: int) -> None:
+    features = [ops.Feature.cuts(W, 2, 4, 8), ops.Feature.total(W)]
+    generator = np.random.default_rng(seed)
+    weights, targets = generator.uniform(0.05, 1, W + 5), generator.normal(0, 100, W + 5)
+    parents = tree_of(W, features)
+    assert parents is not None
+    found = _core.Forest(parents, weights.tolist()).project(targets[None, :], lower=box[0], upper=box[1])[0]
+    scale = max(np.abs(targets).max(), box[0])
+    np.testing.assert_allclose(found, boxed(features, weights, targets, box), atol=1e-7 * scale)
+
+
+@pytest.mark.parametrize("features", [[ops.Feature.total(W)], [ops.Feature.cuts(W, 5), ops.Feature.cuts(W, 7)]])
+@pytest.mark.parametrize("hierarchy", [None, ops.Hierarchy.nested({"all": ["a", "b"]})])
+def test_negative_data_is_released_as_it_is_with_a_large_budget(
+    features: list[ops.Feature], hierarchy: ops.Hierarchy | None
+) -> None:
+    made = ops.OptStream(
+        ops.Guarantee(epsilon=10**6, w=W),
+        sample=ops.EqualSampling(k=W),
+        features=features,
+        bounds=(-100, 100),
+        hierarchy=hierarchy,
+    )
+    data = np.random.default_rng(1).uniform(-90, 90, (W, 2))
+    if hierarchy is None:
+        np.testing.assert_allclose(made.release(data[:, 0]).values, data[:, 0], atol=0.1)
+    else:
+        np.testing.assert_allclose(made.release(data).values, hierarchy.sums(data.T).T, atol=0.1)

@@ -76,7 +76,8 @@ def numbers(frame: pl.DataFrame, columns: list[str]) -> pl.DataFrame:
             raise DataError(f"column {name!r} holds {frame.schema[name]}, but must hold numbers of at most 64 bits")
         # Beyond 2^53 integers are rounded, also those that stand among fractions in a text.
         column = frame[name]
-        if ((column < -LARGEST) | (column > LARGEST)).filter(column.cast(pl.Float64).is_finite()).any():
+        sizes = (column.cast(pl.Int128) if column.dtype.is_integer() else column).abs()
+        if (sizes > LARGEST).filter(column.cast(pl.Float64).is_finite()).any():
             raise DataError(f"column {name!r} holds a number beyond 2^53 in size, but must hold none: use another unit")
     chosen = frame.select(pl.col(columns).cast(pl.Float64))
     for series in chosen:

@@ -227,7 +227,7 @@ class OptStream:
             shares[hierarchy.depths] ** 2,
             weights[: self.guarantee.w],
             [float(weights[index]) for index in first],
-            self.bounds,
+            bounds=self.bounds,
         )
         return TreeMeasurement(hierarchy, plans, projection, self.bounds)
 

@@ -1,8 +1,9 @@
 """Post-processing: the closest values that make all private answers consistent and keep to the public bounds.
 
 Variables are the steps and the cells of every feature; a cell is the sum of its steps. Of all such values whose steps
-lie between the bounds (and whose cells therefore lie between as many times the bounds) the projection minimises the weighted squared distance to the private answers. Where the features form a
-chain the problem is a tree, which Rust solves exactly; any other partial order goes to Clarabel.
+lie between the bounds (and whose cells therefore lie between as many times the bounds) the projection minimises the
+weighted squared distance to the private answers. Where the features form a chain the problem is a tree, which Rust
+solves exactly; any other partial order goes to Clarabel.
 """
 
 from __future__ import annotations

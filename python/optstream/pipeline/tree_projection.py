@@ -1,9 +1,10 @@
 """Post-processing of a hierarchy: the closest values that add up over nodes and over features, within the bounds.
 
-Unknown is one value per leaf and step, between the public bounds; every private answer, of any node, step or cell, is a sum of them. The weight
-of an answer is the product of a weight of its level and one of its step or cell, because the noise of a level is that
-of a single stream times a constant. Without features every step is a problem of its own on the tree, which Rust solves
-exactly. With features the problem couples the tree and time, and Rust solves it by block principal pivoting.
+Unknown is one value per leaf and step, between the public bounds; every private answer, of any node, step or cell, is a
+sum of them. The weight of an answer is the product of a weight of its level and one of its step or cell, because the
+noise of a level is that of a single stream times a constant. Without features every step is a problem of its own on the
+tree, which Rust solves exactly. With features the problem couples the tree and time, and Rust solves it by block
+principal pivoting.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class TreeProjection:
         node_weights: NDArray[np.float64],
         step_weights: NDArray[np.float64],
         cell_weights: Sequence[float],
+        *,
         bounds: tuple[float, float],
     ) -> None:
         """Build the problem once, for leaves between the bounds."""
