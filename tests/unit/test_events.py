@@ -210,7 +210,7 @@ class TestPeopleWhoMove:
         change=st.sampled_from(["any", "presence"]),
         clip=st.sampled_from([None, (0.0, 1.0), (-1.0, 0.5), (0.5, 1.0), "count"]),
     )
-    def test_a_change_in_a_window_stays_there_and_is_bounded(  # noqa: PLR0913
+    def test_a_change_in_a_window_stays_there_and_is_bounded(
         self, others: Any, mine: Any, window: Any, first: int, most: int, change: str, clip: Any
     ) -> None:
         steps = {first, (first + 1) % STEPS}
