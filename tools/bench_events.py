@@ -34,13 +34,14 @@ ALPHA = 2.0
 SIZES = (1_000_000, 10_000_000)
 CHUNK = 1_000_000
 ROUNDS = 5
+ZONES = [str(zone) for zone in range(20)]
 
 
 def write(path: Path, size: int) -> None:
     """Write the events chunk by chunk."""
     generator = np.random.default_rng(1)
     year = int((STOP - START).total_seconds()) * 10**6
-    schema = pa.schema([("home", pa.int64()), ("at", pa.timestamp("us")), ("kwh", pa.float64())])
+    schema = pa.schema([("home", pa.int64()), ("at", pa.timestamp("us")), ("kwh", pa.float64()), ("zone", pa.string())])
     with pq.ParquetWriter(path, schema) as writer:
         for begin in range(0, size, CHUNK):
             moments = np.sort(generator.integers(begin * year // size, (begin + CHUNK) * year // size, CHUNK))
@@ -48,6 +49,7 @@ def write(path: Path, size: int) -> None:
                 "home": generator.integers(0, ENTITIES, CHUNK),
                 "at": np.datetime64(START, "us") + moments.astype("m8[us]"),
                 "kwh": generator.exponential(1.0, CHUNK),
+                "zone": generator.choice(ZONES, CHUNK),
             }
             writer.write_table(pa.table(columns, schema=schema))
 
@@ -57,6 +59,23 @@ def with_optstream(path: str, *, add: bool) -> Any:
     value: dict[str, Any] = {"value": "kwh", "alpha": ALPHA} if add else {}
     events = pl.scan_parquet(path)
     return aggregate(events, entity="home", time="at", step="30m", start=START, stop=STOP, **value)[:, 1].to_numpy()
+
+
+def bounded(path: str, *, add: bool) -> Any:
+    """Return the series of this library by zone, with each entity in at most two zones a step."""
+    value: dict[str, Any] = {"value": "kwh", "alpha": 4 * ALPHA, "clip": (0.0, ALPHA)} if add else {"alpha": 4.0}
+    options: dict[str, Any] = {"group": "zone", "groups": ZONES, "max_groups": 2, **value}
+    made = aggregate(pl.scan_parquet(path), entity="home", time="at", step="30m", start=START, stop=STOP, **options)
+    return made.drop("at").to_numpy().sum(axis=1)
+
+
+def unbounded(path: str, *, add: bool) -> Any:
+    """Return the same without the bound, for entities that are the pairs of home and zone."""
+    value: dict[str, Any] = {"value": "kwh", "alpha": ALPHA} if add else {}
+    pairs = pl.scan_parquet(path).with_columns(home=pl.col("home") * len(ZONES) + pl.col("zone").cast(pl.Int64))
+    options: dict[str, Any] = {"group": "zone", "groups": ZONES, **value}
+    made = aggregate(pairs, entity="home", time="at", step="30m", start=START, stop=STOP, **options)
+    return made.drop("at").to_numpy().sum(axis=1)
 
 
 def with_pandas(path: str, *, add: bool) -> Any:
@@ -70,7 +89,7 @@ def with_pandas(path: str, *, add: bool) -> Any:
     return series.reindex(pd.date_range(START, STOP, freq="30min", inclusive="left"), fill_value=0).to_numpy()
 
 
-PEERS = {"optstream": with_optstream, "pandas": with_pandas}
+PEERS = {"optstream": with_optstream, "pandas": with_pandas, "by zone": unbounded, "by zone, bounded": bounded}
 
 
 def measure_here(peer: str, path: str, *, add: bool) -> None:

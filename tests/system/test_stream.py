@@ -372,7 +372,7 @@ class TestHierarchies:
         stream = make(self.mechanism())
         for value, message in (
             ({"n": 1.0}, "has no leaf 's'"),
-            ({"n": 1.0, "s": 1.0, "x": 1.0}, "has 'x', but must have leaves"),
+            ({"n": 1.0, "s": 1.0, "x": 1.0}, "has a name that is no leaf, but must have leaves"),
             ({"n": 1.0, "s": np.nan}, "'s' at 0 is nan"),
             (3.0, "must map leaves to numbers"),
         ):
@@ -380,7 +380,13 @@ class TestHierarchies:
                 stream.push(0, value)
 
     def test_missing_leaves_and_steps_can_be_filled(self, make: Callable[..., ops.Stream]) -> None:
-        stream = make(self.mechanism(), missing=7.0)
+        # A number for missing steps says nothing of leaves that are absent from a step that came.
+        with pytest.raises(ops.DataError, match=r"has no leaf 's', but must have all 2: .* say by absent=NUMBER"):
+            make(self.mechanism(), missing=7.0).push(0, {"n": 1.0})
+        for absent in ("hold", True, float("nan")):
+            with pytest.raises((ops.DataError, ops.ParameterError, ops.ParameterTypeError), match="absent is"):
+                make(self.mechanism(), absent=absent)
+        stream = make(self.mechanism(), missing=7.0, absent=7.0)
         stream.push_many([0, 3], [{"n": 1.0}, {"s": 2.0}])
         release = stream.push(4, {})
         assert np.allclose(release.values["n"], [1, 7, 7, 7], atol=0.1)

@@ -68,7 +68,7 @@ ARRAYS: dict[str, Callable[[list[Any]], Any]] = {
     "polars Int64": lambda values: pl.Series(values, dtype=pl.Int64),
     "polars UInt64": lambda values: pl.Series(values, dtype=pl.UInt64),
     "polars Int128": lambda values: pl.Series(values, dtype=pl.Int128),
-    "polars Decimal": lambda values: pl.Series([Decimal(value) for value in values], dtype=pl.Decimal(38, 6)),
+    "polars Decimal": lambda values: pl.Series([round(Decimal(value), 6) for value in values], dtype=pl.Decimal(38, 6)),
     "polars Float32": lambda values: pl.Series(values, dtype=pl.Float32),
     "pyarrow": pa.array,
     "pyarrow uint64": lambda values: pa.array(values, pa.uint64()),

@@ -170,7 +170,8 @@ def aggregate(
         (pl.lit(1) if value is None else _units(value, bound.grid)).alias("units"),
     )
     cells = np.zeros(axis.steps * len(columns), dtype=np.int64)
-    passes = _passes(frame, time, axis, rows)
+    # Bounding holds the pairs of a pass in memory.
+    passes = _passes(frame, time, axis, rows, PASS_EVENTS if max_groups is None else -(-PASS_EVENTS // 3))
     for begin, end, part, parts in tqdm(passes, desc="aggregating", unit="pass", disable=None, leave=False):
         part_of = pl.col("entity").hash(0) % parts == part if parts > 1 else pl.lit(value=True)
         chosen = prepared.filter(axis.between("time", begin, end), part_of)
@@ -178,9 +179,12 @@ def aggregate(
             added = _collect(chosen.group_by("cell").agg(pl.col("entity").n_unique().cast(pl.Int64).alias("units")))
         else:
             pairs = chosen.group_by("cell", "entity").agg(pl.col("units").sum(), pl.len().alias("events"))
-            if max_groups is not None and max_groups < len(columns):
-                pairs = _kept(_collect(pairs), columns, max_groups).lazy()
             clipped = pl.col("units").clip(bound.lower, bound.upper).sum()
+            if max_groups is not None and max_groups < len(columns):
+                found = _collect(pairs)
+                pairs = found.lazy()
+                taken = _surplus(found, columns, max_groups).group_by("cell").agg(clipped)
+                cells[taken["cell"].to_numpy()] -= taken["units"].to_numpy()
             added = _collect(pairs.group_by("cell").agg(clipped, pl.col("events").max()))
             # The sums are looked at only if none of them can have overflowed.
             if value is not None and (added["events"] > MAX_EVENTS).any():
@@ -442,23 +446,23 @@ def _groups(
     return names
 
 
-def _kept(pairs: pl.DataFrame, columns: list[str], most: int) -> pl.DataFrame:
-    """Return the rows of cell and entity that count: of an entity and step those of the smallest hashes."""
+def _surplus(pairs: pl.DataFrame, columns: list[str], most: int) -> pl.DataFrame:
+    """Return the rows that do not count: of an entity and step all but those of the smallest hashes."""
     import polars as pl  # noqa: PLC0415
 
-    pairs = pairs.with_columns((pl.col("cell") // len(columns)).alias("step"))
-    crowded = pairs.group_by("step", "entity").len().filter(pl.col("len") > most).drop("len").with_row_index("crowd")
-    if crowded.is_empty():
-        return pairs
-    rest = pairs.join(crowded, on=["step", "entity"], how="anti")
-    rivals = pairs.join(crowded, on=["step", "entity"], how="inner")
+    stepped = pairs.lazy().with_columns((pl.col("cell") // len(columns)).alias("step"))
+    crowded = _collect(stepped.group_by("step", "entity").len().filter(pl.col("len") > most)).drop("len")
+    crowded = crowded.with_row_index("crowd")
+    rivals = _collect(stepped.join(crowded.lazy(), on=["step", "entity"], how="inner"))
+    if rivals.is_empty():
+        return rivals
     group = (pl.col("cell") % len(columns)).cast(pl.UInt32)
     order = rivals.select("crowd", _hashes(rivals, pl.Series(columns), group), "cell", row=pl.int_range(pl.len()))
     order = order.sort("crowd", "hash", "cell")
     crowd = order["crowd"].to_numpy()
     starts = np.flatnonzero(np.diff(crowd, prepend=crowd[0] + np.uint32(1)))
     ranks = np.arange(crowd.size) - np.repeat(starts, np.diff(starts, append=crowd.size))
-    return pl.concat([rest, rivals[order["row"].to_numpy()[ranks < most]].select(rest.columns)])
+    return rivals[order["row"].to_numpy()[ranks >= most]]
 
 
 def _hashes(rivals: pl.DataFrame, names: pl.Series, group: pl.Expr) -> pl.Series:
@@ -497,14 +501,14 @@ def _units(value: str, grid: float) -> pl.Expr:
     return scaled.floor().cast(pl.Int64) + (scaled - scaled.floor() >= 0.5).cast(pl.Int64)  # noqa: PLR2004
 
 
-def _passes(frame: pl.LazyFrame, time: str, axis: Axis, rows: int) -> list[tuple[int, int, int, int]]:
+def _passes(frame: pl.LazyFrame, time: str, axis: Axis, rows: int, at_once: int) -> list[tuple[int, int, int, int]]:
     """Return (begin, end, part, parts): ranges of steps, and parts of the entities where a range is too full.
 
     Each event of the range is in one pass, and an entity's events of one step are all in the same.
     """
     import polars as pl  # noqa: PLC0415
 
-    if rows <= PASS_EVENTS:
+    if rows <= at_once:
         return [(0, axis.steps, 0, 1)]
     width = -(-axis.steps // 2**16)
     counts = np.zeros(-(-axis.steps // width), dtype=np.int64)
@@ -513,13 +517,13 @@ def _passes(frame: pl.LazyFrame, time: str, axis: Axis, rows: int) -> list[tuple
     counts[counted["slot"].to_numpy()] = counted["len"].to_numpy()
     ranges: list[tuple[int, int, int]] = []
     for slot, count in enumerate(counts.tolist()):
-        if ranges and ranges[-1][2] + count <= PASS_EVENTS:
+        if ranges and ranges[-1][2] + count <= at_once:
             ranges[-1] = (ranges[-1][0], slot + 1, ranges[-1][2] + count)
         else:
             ranges.append((slot, slot + 1, count))
     return [
         (begin * width, min(end * width, axis.steps), part, parts)
         for begin, end, count in ranges
-        for parts in [max(1, -(-count // PASS_EVENTS))]
+        for parts in [max(1, -(-count // at_once))]
         for part in range(parts)
     ]
