@@ -730,7 +730,7 @@ def test_verification_of_an_altered_ledger_is_exit_code_7(call: Call, loads: Pat
     assert done.code == 7
     assert "problems\n  - entry 3 of 'loads' was altered" in done.out
     done = call("ledger", "verify", "ledger.db", "--json")
-    assert (done.code, len(json.loads(done.out)["problems"])) == (7, 1)
+    assert (done.code, len(json.loads(done.out)["problems"])) == (7, 2)
 
 
 @pytest.mark.parametrize("verb", ["show", "verify", "export"])

@@ -126,11 +126,6 @@ class Ledger:
 
     def _check(self, about: About, expect: str | None) -> None:
         """Raise unless a ledger is one that may be used, and the one that is meant."""
-        if about.backup is not None:
-            raise LedgerError(
-                f"ledger {self._database.location} is a backup made at {about.backup}: `optstream ledger restore` "
-                "makes a ledger of it"
-            )
         if expect is not None and expect != about.identity:
             raise LedgerError(
                 f"ledger {self._database.location} has the identity {about.identity}, but {expect!r} is expected: it "

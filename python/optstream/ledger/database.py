@@ -69,7 +69,7 @@ class Database(ABC, Generic[Connection]):
         self._busy = 0
         self._mine = local()
         self._inherited: list[Any] = []
-        self._broken = self._closed = False
+        self._forking = self._broken = self._closed = False
         EVERY.add(self)
 
     @abstractmethod
@@ -190,8 +190,11 @@ class Database(ABC, Generic[Connection]):
     def _borrow(self, *, forced: bool) -> Connection:
         # Nobody passes while the process is being forked.
         with self._gate:
+            own = getattr(self._mine, "busy", 0)
+            # A thread that is inside a transaction is waited for, so it may begin another.
+            self._gate.wait_for(lambda: not self._forking or own > 0)
             self._busy += 1
-            self._mine.busy = getattr(self._mine, "busy", 0) + 1
+            self._mine.busy = own + 1
         try:
             return self._connection(forced=forced)
         except BaseException as error:
@@ -225,12 +228,15 @@ class Database(ABC, Generic[Connection]):
     def before_fork(self) -> None:
         """Let all transactions of other threads end, close the connections, and let nobody begin."""
         self._gate.acquire()
+        self._forking = True
         own = getattr(self._mine, "busy", 0)
         self._gate.wait_for(lambda: self._busy <= own, timeout=PATIENCE)
         self._close_idle()
 
     def after_fork_in_parent(self) -> None:
         """Go on."""
+        self._forking = False
+        self._gate.notify_all()
         self._gate.release()
 
     def after_fork_in_child(self) -> None:
@@ -238,7 +244,7 @@ class Database(ABC, Generic[Connection]):
         self._broken = self._busy > 0 and not self.survives_fork
         self._inherited.append(self._idle)
         self._idle, self._busy = _pools(), 0
-        self._gate, self._mine = Condition(RLock()), local()
+        self._gate, self._mine, self._forking = Condition(RLock()), local(), False
 
 
 def _pools() -> dict[bool, list[Any]]:

@@ -270,7 +270,7 @@ class Log:
         if durable is not None and not _holds(reading, stream, durable):
             raise LedgerError(
                 f"ledger {self.database.location} has lost entries of {stream!r} that were there: it was restored from "
-                "an older copy or replaced. Restore what is lost, or ask `optstream ledger restore --help`"
+                "an older copy or replaced. Put the newest copy back"
             )
         seen = self._seen.get(stream)
         if seen is None or not _holds(reading, stream, seen):

@@ -76,19 +76,6 @@ class SQLite(Database[FileConnection]):
         if damage := self._first_damage():
             raise LedgerError(f"ledger {path} is damaged and was refused: {damage}")
 
-    def copy_to(self, target: Path) -> None:
-        """Write all that the file holds at this moment to a new file."""
-        os.close(os.open(target, os.O_CREAT | os.O_EXCL, 0o600))
-        copy = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
-        source = self._connect(forced=True)
-        try:
-            with copy.backup("main", source, "main") as backup:
-                while not backup.done:
-                    backup.step(1000)
-        finally:
-            source.close()
-            copy.close()
-
     def _place(self) -> Place:
         """Return which file is at the path; it must be one that its owner alone can read, under one name."""
         found = self._given.stat()

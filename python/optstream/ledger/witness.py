@@ -11,8 +11,6 @@ from typing import TYPE_CHECKING, Any
 from optstream.errors import LedgerError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.log import Head
 
@@ -69,7 +67,8 @@ class Witness:
                 raise LedgerError(
                     f"ledger {location} is behind its witness {self._database.location}: entry {number} of {stream!r}, "
                     "from which something has left, is not in it. It was restored from an older copy or replaced: put "
-                    "the newest copy back, or accept the loss with `optstream ledger restore --accept-loss`"
+                    "the newest copy back. What has left since an older one cannot be known, so nothing may be "
+                    "released from it"
                 )
 
     def advance(self, stream: str, head: Head, reading_of: Any, location: str) -> None:
@@ -89,13 +88,6 @@ class Witness:
             with reading_of() as reading:
                 self.check(reading, location)
         self._at[stream] = head.number
-
-    def forget(self, heads: Iterable[tuple[str, Head]]) -> None:
-        """Start again from where a ledger is whose loss was accepted."""
-        with self._database.transaction() as change:
-            change.write("DELETE FROM optstream_witness WHERE ledger = ? AND number > 0", (self._identity,))
-            for stream, head in heads:
-                change.write(ADVANCE, (self._identity, stream, head.number, head.hash))
 
     def close(self) -> None:
         """Close the connections."""
