@@ -64,6 +64,8 @@ class Statement:
         assumptions = "\n".join(f"  - {assumption}" for assumption in self.assumptions)
         return (
             f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
+            "Someone who watches all that is released cannot tell what that was: nothing they see is more than "
+            f"exp({shown(self.epsilon)}) times as likely by what the entity truly did as by anything else.\n"
             f"Epsilon asked for: {shown(guarantee.epsilon)}. True epsilon of the worst window: {shown(self.epsilon)} "
             f"({self.calibration} calibration).{excess}\n"
             f"{self.scope}\n"
