@@ -53,7 +53,7 @@ def release_picture(release: Release | TreeRelease, path: str | Path | None = No
         axes.plot(steps, line.values, linewidth=1, label="released")
         axes.set(title=line.name if len(subject.lines) > 1 else None, ylabel="value")
         axes.margins(x=0.01)
-    panels[0].legend(loc="upper right", frameon=False)
+    panels[0].legend(loc="upper right")
     ticks = np.unique(np.linspace(0, len(subject.labels) - 1, 7).round().astype(int))
     panels[-1].set_xticks(ticks, [subject.labels[tick] for tick in ticks])
     return _written(figure, path)

@@ -247,6 +247,9 @@ def test_reports_and_pictures_are_written_where_they_are_asked_for(tmp_path: Pat
     assert "<h1>Visits</h1>" in (tmp_path / "tree.html").read_text(encoding="utf-8")
     with pytest.raises(ops.ParameterError, match="must be a file"):
         release.report(tmp_path / "no" / "tree.html")
+    assert repr(mechanism(hierarchy=TREE).release({name: [50.0] * W for name in "abc"})).startswith(
+        "TreeRelease(steps=6,"
+    )
     single = mechanism().release(np.full(W, 50.0))
     with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         ledger.release(mechanism(), np.full(W, 50.0), stream="visits")

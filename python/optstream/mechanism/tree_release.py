@@ -110,7 +110,8 @@ class TreeRelease:
         return release_html(self)
 
     def __repr__(self) -> str:
-        return f"TreeRelease(steps={len(self.values)}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
+        periods, _, w = self._nodes.shape
+        return f"TreeRelease(steps={periods * w}, {self.hierarchy!r}, epsilon={self.statement.epsilon_shown})"
 
 
 @dataclass(frozen=True)

@@ -62,8 +62,11 @@ class Statement:
             else f"\nWARNING: this is {shown(self.epsilon / guarantee.epsilon)} times the epsilon that was asked for."
         )
         assumptions = "\n".join(f"  - {assumption}" for assumption in self.assumptions)
+        but = f", but with probability {float(guarantee.delta):g}" if guarantee.delta else ""
         return (
             f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
+            "Someone who watches all that is released cannot tell what that was: nothing they see is more than "
+            f"exp({shown(self.epsilon)}) times as likely by what the entity truly did as by anything else{but}.\n"
             f"Epsilon asked for: {shown(guarantee.epsilon)}{self._delta_shown}. "
             f"True epsilon of the worst window: {shown(self.epsilon)} ({self.calibration} calibration).{excess}\n"
             f"{self.scope}\n"

@@ -121,7 +121,10 @@ def _facts(subject: Subject, names: Names) -> str:
     ]
     if subject.lines:
         unit = f" {names.unit}" if names.unit else ""
-        facts.insert(1, ("Half the figures are off by less than", _typical(subject.lines[0]) + unit))
+        moved = (
+            "Half the figures are off by less than" if subject.estimated else "Noise moves half the figures less than"
+        )
+        facts.insert(1, (moved, _typical(subject.lines[0]) + unit))
     rows = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in facts)
     return f'<dl class="facts">{rows}</dl>'
 

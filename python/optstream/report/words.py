@@ -200,7 +200,7 @@ def assumption(text: str, guarantee: Guarantee, names: Names) -> str:
         f"{_reach(guarantee, names)}. Whoever prepares the data sees to it, for example by counting nobody twice.",
         "no period is released twice": "Nothing else is published from the same data: no second version of a period, "
         "no other table, no chart of the true figures.",
-        "w, k, features": "The settings in the appendix were chosen without looking at the private data"
+        "w, k, features": "All settings, such as the bounds, were chosen without looking at the private data"
         + (", but for what was published of it." if "released of it" in text else "."),
         "every entity belongs to one leaf": f"{entity} is counted in one place only, and in the same one during any "
         f"{span(guarantee.w, names.step)}.",
