@@ -49,7 +49,7 @@ impl Deviation {
 ///
 /// # Guarantee
 /// `P(z) ~ exp(-z^2/(2 sigma^2))`, exactly. Proof: a Laplace draw of scale `sigma` and magnitude `m` is kept with
-/// probability `exp(-(m/sigma - 1)^2 / 2)`, see [`accepts`], so that `z` is kept with a probability in proportion to
+/// probability `exp(-(m/sigma - 1)^2 / 2)`, see `accepts`, so that `z` is kept with a probability in proportion to
 /// `exp(-|z|/sigma - (|z|/sigma - 1)^2 / 2) = exp(-z^2/(2 sigma^2) - 1/2)`. About 0.76 of the draws are kept (Canonne,
 /// Kamath and Steinke 2020, with the scale that keeps most).
 pub fn draw<S: Source>(deviation: &Deviation, source: &mut S) -> i128 {
