@@ -10,11 +10,16 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optstream._core import CuratorKey
 from optstream.errors import ParameterError, ParameterTypeError
 
-__all__ = ["CuratorKey", "create_key", "find_key", "read_key"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["CuratorKey", "create_key", "data_digest", "find_key", "read_key"]
 
 VARIABLE = "OPTSTREAM_KEY"
 """Environment variable with the key as 64 hexadecimal digits."""
@@ -86,6 +91,18 @@ def find_key(key: CuratorKey | str | Path | None = None) -> CuratorKey | None:
     if VARIABLE in os.environ:
         return _key(f"environment variable {VARIABLE}", os.environb[VARIABLE.encode()])
     return read_key(os.environ[FILE_VARIABLE]) if os.environ.get(FILE_VARIABLE) else None
+
+
+def data_digest(key: CuratorKey, stream: str, period: int, units: NDArray[np.int64]) -> bytes:
+    """Return the keyed digest of a period's data, which a charge is for: see :meth:`Ledger.charge_many`.
+
+    Args:
+        key: The curator's key.
+        stream: The name of the stream.
+        period: The number of the period.
+        units: One row of integers of the grid for every leaf, as :meth:`OptStream.read` gives them.
+    """
+    return key.digest([stream.encode(), period.to_bytes(8, "little")], units)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -14,6 +14,7 @@ from unicodedata import normalize
 from optstream.errors import LedgerError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
+from optstream.ledger.bulk import Bulk
 from optstream.ledger.charges import Charges
 from optstream.ledger.entries import Draft, Seals
 from optstream.ledger.log import LARGEST, Log, View, policy_draft
@@ -51,6 +52,8 @@ __all__ = ["Ledger"]
 
 LONGEST = 10**6
 """The most seconds to wait for another process."""
+DIGEST = 32
+"""Bytes of a digest of data."""
 VERIFIED = 4096
 """Periods whose releases are looked at together."""
 
@@ -116,6 +119,7 @@ class Ledger:
             self._memories = Memories(self._database, self._seals, self._plans.mechanism)
             digester = curator or CuratorKey(about.digest_key)
             self._protocol = Protocol(self._log, self._plans, self._charges, self._memories, digester)
+            self._bulk = Bulk(self._log, self._charges, self._memories, self._protocol)
             if witness is not None:
                 self._witness = Witness(_open(witness, create=create, timeout=timeout), about.identity, create=create)
                 with self._database.transaction(write=False) as reading:
@@ -178,8 +182,7 @@ class Ledger:
             LedgerError: The ledger failed. What was charged stays charged, and is not charged again by a retry.
             SolverError: Post-processing failed after noise was drawn. The period is void: charged and never released.
         """
-        if not isinstance(mechanism, OptStream):
-            raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+        _check_mechanism(mechanism)
         _check_held(held, mechanism.guarantee.w)
         periods = mechanism.read(x)
         known = None if state is None else public_memory(state, mechanism)
@@ -270,6 +273,104 @@ class Ledger:
         """Return what a period was charged."""
         state = self._log.look(stream, period, period).states.get(period) if period >= 0 else None
         return self._plans.costs(state.plan) if state is not None and state.plan else ()
+
+    def charge_many(
+        self,
+        mechanism: OptStream,
+        digests: Mapping[str, Mapping[int, bytes]],
+        *,
+        final: bool = False,
+        create: bool = False,
+    ) -> int:
+        """Charge periods of many streams in one transaction, all or nothing; return how many were not charged before.
+
+        For values that leave in another way than by this ledger, such as those of a cluster, a charge must be *final*:
+        nothing replaces it, neither other data nor another plan. The values are then a function of the curator's key,
+        the stream, the period, the plan and the data, so a final charge needs the key.
+
+        Args:
+            mechanism: How the periods are released.
+            digests: For every stream and period the digest of its data: :func:`data_digest`, or :meth:`digests`.
+            final: Whether nothing may ever replace the charges.
+            create: Whether streams that do not exist are made, with the guarantee of the mechanism as their policy.
+
+        Raises:
+            BudgetError: Some window would cost more than its policy allows. Nothing was charged.
+            ConflictError: A period was charged for good or released from other data or with another plan.
+        """
+        _check_mechanism(mechanism)
+        if final and self._seals.curator is None:
+            raise ParameterError("final is True, but must be False without a curator's key: values would not repeat")
+        named = {}
+        for stream, own in digests.items():
+            for period, digest in own.items():
+                _check_period(period, 1)
+                if not isinstance(digest, bytes) or len(digest) != DIGEST:
+                    raise ParameterError(f"the digest of period {period} is no {DIGEST} bytes, but must be")
+            if own:
+                named[_name(stream)] = dict(sorted(own.items()))
+        if not named:
+            return 0
+        _check_one_name(named, digests)
+        _, charged = self._bulk.charge(PricedPlan.of(mechanism), named, final=final, create=create)
+        for stream in named:
+            self._witnessed(stream)
+        return charged
+
+    def digests(self, mechanism: OptStream, x: Any, *, stream: str, period: int = 0) -> dict[int, bytes]:
+        """Return the keyed digests of the data of consecutive periods, as :meth:`charge_many` takes them."""
+        _check_mechanism(mechanism)
+        units = mechanism.read(x).units
+        _check_period(period, len(units))
+        return self._protocol.digests(_name(stream), period, units)
+
+    def release_many(
+        self,
+        mechanism: OptStream,
+        data: Mapping[str, Any],
+        *,
+        period: int | Mapping[str, int] = 0,
+        create: bool = False,
+    ) -> dict[str, Any]:
+        """Release consecutive periods of many streams: charged in one transaction, stored in another, all or nothing.
+
+        Should a draw fail, it is told: its period is void, or final with a key, and those that were drawn before it are
+        stored.
+
+        Args:
+            mechanism: How to release; one that does not change its plan by itself.
+            data: For every stream the data of whole periods, as :meth:`OptStream.release` takes it.
+            period: The number of the first period, of all streams or of each.
+            create: Whether streams that do not exist are made, with the guarantee of the mechanism as their policy.
+
+        Raises:
+            BudgetError: Some window would cost more than its policy allows. Nothing was charged.
+            ConflictError: A period was released from other data or with another plan. Nothing was charged.
+        """
+        _check_mechanism(mechanism)
+        if mechanism.retune:
+            raise ParameterError("mechanism has a plan that changes by itself, but must have a fixed one in bulk")
+        read, units = {}, {}
+        for given, x in data.items():
+            stream = _name(given)
+            read[stream] = mechanism.read(x)
+            first = period.get(given, 0) if isinstance(period, Mapping) else period
+            _check_period(first, len(read[stream].units))
+            units[stream] = first, read[stream].units
+        if not units:
+            return {}
+        _check_one_name(units, data)
+        parts = self._bulk.release(PricedPlan.of(mechanism), units, create=create)
+        released = {}
+        for given in data:
+            stream = _name(given)
+            first, rows = units[stream]
+            price = self._charges.price(stream, first, first + len(rows) - 1)
+            made = mechanism.assemble(parts[stream], read[stream].restore, [mechanism] * len(rows))
+            epsilon = max(price, mechanism.steady_epsilon)
+            released[given] = replace(made, statement=_stated(mechanism.statement, epsilon, stream, len(rows)))
+            self._witnessed(stream)
+        return released
 
     @property
     def identity(self) -> str:
@@ -388,8 +489,7 @@ class Ledger:
             stream: The name of the stream.
         """
         stream = _name(stream)
-        if not isinstance(mechanism, OptStream):
-            raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+        _check_mechanism(mechanism)
         memory = mechanism.remembered()
         numbers, understood = [], []
         for number in self._memories.replay(stream, LARGEST, memory):
@@ -620,6 +720,16 @@ def _name(stream: str) -> str:
     if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
         raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
     return stream
+
+
+def _check_mechanism(mechanism: OptStream) -> None:
+    if not isinstance(mechanism, OptStream):
+        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+
+
+def _check_one_name(named: Mapping[str, Any], given: Mapping[str, Any]) -> None:
+    if len(named) != len(given):
+        raise ParameterError("two streams have one name: names that look alike are one")
 
 
 def _check_held(held: Mapping[int, int] | None, w: int) -> None:

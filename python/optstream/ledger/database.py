@@ -44,6 +44,9 @@ class Transaction(Protocol):
     def write(self, statement: str, *rows: Sequence[Any]) -> int:
         """Carry out a statement once for every row of values; return how many rows of tables were written."""
 
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add many rows to a table, none of which may be there."""
+
 
 class Database(ABC, Generic[Connection]):
     """A database with a pool of connections: one for every thread that is inside a transaction."""
@@ -149,12 +152,15 @@ class Database(ABC, Generic[Connection]):
             # The caller's own, raised inside a transaction that is rolled back by now.
             self._give_back(connection, forced=forced)
             return
+        if isinstance(error, self.duplicates):
+            # The database is well: it has refused a row that is there, and with it the whole transaction.
+            self._give_back(connection, forced=forced)
+            raise BehindError(f"ledger {self.location}: {self._explain(error)}") from error
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
         self._done()
         if isinstance(error, self.errors):
-            kind = BehindError if isinstance(error, self.duplicates) else LedgerError
-            raise kind(f"ledger {self.location}: {self._explain(error)}") from error
+            raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
 
     def _give_back(self, connection: Connection, *, forced: bool) -> None:
         self._idle[forced].append(connection)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import LedgerError, ParameterError, UnknownStreamError
@@ -23,12 +24,16 @@ if TYPE_CHECKING:
     from optstream.ledger.database import Database, Transaction
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["LARGEST", "Head", "Log", "View", "policy_draft"]
+__all__ = ["LARGEST", "Head", "Log", "View", "policy_draft", "unknown"]
 
 LARGEST = 2**40
 """Periods are numbered below this, so that steps and costs stay far from the limits of any database."""
 CHUNK = 4096
 """Entries that are read at a time when all are looked at."""
+FEW = 8
+"""Entries that are written one by one."""
+MANY = 400
+"""Logs that are looked for by one statement."""
 
 COLUMNS = "number, kind, period, charge, plan, data, content, written, previous, hash, seal"
 LIGHT = COLUMNS.replace("content", "CASE WHEN kind = 'release' THEN NULL ELSE content END")
@@ -48,6 +53,8 @@ LAST_RELEASE = (
 AT = "SELECT hash FROM optstream_entries WHERE stream = ? AND number = ?"
 ONWARD = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND number > ? ORDER BY number LIMIT {CHUNK}"
 ABOUT = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND period BETWEEN ? AND ? ORDER BY number"
+LENGTHS = "SELECT stream, max(number) FROM optstream_entries WHERE stream IN ({}) GROUP BY stream"
+WHOLE = f"SELECT stream, {LIGHT} FROM optstream_entries WHERE stream IN ({{}}) ORDER BY stream, number"
 LATER = "SELECT min(period) FROM optstream_entries WHERE stream = ? AND period > ?"
 
 
@@ -134,12 +141,34 @@ class Log:
         entries = [self.seals.read(stream, row, view.key_check) for row in (*base[1:], *rows)]
         return replace(view.after(entries), head=head)
 
+    def look_many(self, reading: Transaction, periods: Mapping[str, tuple[int, int]]) -> dict[str, View]:
+        """Return what the logs of many streams say about some periods of each; nothing of those that are not there."""
+        views = {}
+        for start in range(0, len(periods), MANY):
+            some = list(periods)[start : start + MANY]
+            lengths = dict(reading.rows(LENGTHS.format(_places(some)), some))
+            short, total = [], 0
+            for stream, length in lengths.items():
+                if stream in self._seen or stream in self.durable or total + length > CHUNK * 4:
+                    views[stream] = self.view(reading, stream, *periods[stream])
+                else:
+                    short.append(stream)
+                    total += length
+            if short:
+                rows = reading.rows(WHOLE.format(_places(short)), short)
+                for stream, own in groupby(rows, key=lambda row: str(row[0])):
+                    views[stream] = self._followed(stream, (row[1:] for row in own), None)
+                    self._seen[stream] = views[stream].head
+        return views
+
     def all(self, reading: Transaction, stream: str, note: Callable[[str], None] | None = None) -> View:
         """Return what the log says about every period. Problems are noted, or raised if nothing notes them."""
-        rows = self.rows(reading, stream)
+        return self._followed(stream, self.rows(reading, stream), note)
+
+    def _followed(self, stream: str, rows: Iterator[tuple[Any, ...]], note: Callable[[str], None] | None) -> View:
         first = next(rows, None)
         if first is None:
-            raise _unknown(stream)
+            raise unknown(stream)
         view = self._begun(stream, first)
         states: dict[int, State] = {}
         clean: list[LogEntry] = []
@@ -156,7 +185,7 @@ class Log:
                 if note is None:
                     raise
                 note(str(error))
-            if isinstance(row[0], int):
+            if isinstance(row[0], int) and isinstance(row[9], (bytes, memoryview)):
                 number, previous = row[0], bytes(row[9])
         view = replace(view.after(clean), periods=range(-1, LARGEST + 2), states=states)
         return replace(view, head=Head(number, previous))
@@ -187,33 +216,81 @@ class Log:
         Raises:
             BehindError: Another process has appended something since; nothing was written.
         """
-        self.check_key(view)
-        entries = self.sealed(view, drafts)
-        rows = [(view.stream, *entry) for entry in entries]
-        condition = (view.stream, *view.head)
-        if len(rows) == 1 and also is None:
-            written = self.database.write_alone(NEXT, (*rows[0], *condition), forced=forced)
-            if written != 1:
-                raise BehindError(f"stream {view.stream!r} was changed by another process")
-        else:
-            forced = True
-            with self.database.transaction() as change:
-                self.write(change, view, entries)
-                if also is not None:
-                    also(change)
-        after = view.after(entries)
-        if forced:
-            self.durable[view.stream] = after.head
+        (after,) = self.append_all([(view, drafts)], forced=forced, also=also)
         return after
 
-    def write(self, change: Transaction, view: View, entries: Sequence[LogEntry]) -> None:
+    def append_all(
+        self,
+        parts: Sequence[tuple[View, Sequence[Draft]]],
+        *,
+        forced: bool = True,
+        also: Callable[[Transaction], None] | None = None,
+    ) -> list[View]:
+        """Append entries to several logs together, or to none; logs are in the order of their names.
+
+        Raises:
+            BehindError: Another process has appended something to one of them since; nothing was written.
+        """
+        sealed = []
+        for view, drafts in parts:
+            self.check_key(view)
+            sealed.append((view, self.sealed(view, drafts)))
+        rows = [(view.stream, *entry) for view, entries in sealed for entry in entries]
+        if len(rows) == 1 and also is None:
+            view = sealed[0][0]
+            if self.database.write_alone(NEXT, (*rows[0], view.stream, *view.head), forced=forced) != 1:
+                raise _behind(view)
+        elif rows:
+            forced = True
+            with self.database.transaction() as change:
+                self._write(change, sealed, rows)
+                if also is not None:
+                    also(change)
+        afters = [view.after(entries) for view, entries in sealed]
+        if forced:
+            self.durable.update({after.stream: after.head for after in afters})
+        return afters
+
+    def _write(
+        self,
+        change: Transaction,
+        sealed: Sequence[tuple[View, Sequence[LogEntry]]],
+        rows: Sequence[tuple[Any, ...]],
+    ) -> None:
         """Append entries as part of a transaction."""
-        rows = [(view.stream, *entry) for entry in entries]
-        written = change.write(NEXT, (*rows[0], view.stream, *view.head))
-        if rows[1:]:
-            written += change.write(FIRST, *rows[1:])
-        if written != len(rows):
-            raise BehindError(f"stream {view.stream!r} was changed by another process")
+        if len(rows) > FEW:
+            # An entry never changes, so what it follows may be looked for first; no two have one number.
+            self._check_heads(change, [view for view, _ in sealed if view.head.number])
+            new = [(view.stream,) for view, _ in sealed if not view.head.number]
+            if new:
+                change.write("INSERT INTO optstream_streams (name) VALUES (?) ON CONFLICT DO NOTHING", *new)
+            change.load("optstream_entries", f"stream, {COLUMNS}", rows)
+            return
+        for view, entries in sealed:
+            if not view.head.number:
+                change.write("INSERT INTO optstream_streams (name) VALUES (?) ON CONFLICT DO NOTHING", (view.stream,))
+                written, rest = 0, entries
+            else:
+                written = change.write(NEXT, (view.stream, *entries[0], view.stream, *view.head))
+                rest = entries[1:]
+            if rest:
+                written += change.write(FIRST, *((view.stream, *entry) for entry in rest))
+            if written != len(entries):
+                raise _behind(view)
+
+    @staticmethod
+    def _check_heads(change: Transaction, views: Sequence[View]) -> None:
+        for start in range(0, len(views), MANY):
+            some = views[start : start + MANY]
+            places = ", ".join(["(?, ?)"] * len(some))
+            values = [value for view in some for value in (view.stream, view.head.number)]
+            found = change.rows(
+                f"SELECT stream, hash FROM optstream_entries WHERE (stream, number) IN (VALUES {places})", values
+            )
+            hashes = {stream: bytes(hashed) for stream, hashed in found}
+            for view in some:
+                if hashes.get(view.stream) != view.head.hash:
+                    raise _behind(view)
 
     def sealed(self, view: View, drafts: Sequence[Draft]) -> list[LogEntry]:
         """Return drafts as the entries that come after what a view knows."""
@@ -238,7 +315,7 @@ class Log:
         """Return the last entry of a stream."""
         for number, hashed in reading.rows(HEAD, (stream,)):
             return Head(number, bytes(hashed))
-        raise _unknown(stream)
+        raise unknown(stream)
 
     def last_release(self, reading: Transaction, stream: str) -> Head | None:
         """Return the last entry that has released something; it is on the disk."""
@@ -280,7 +357,7 @@ class Log:
             _check_next(stream, seen, entry)
             seen = Head(entry.number, entry.hash)
         if seen.number == 0:
-            raise _unknown(stream)
+            raise unknown(stream)
         self._seen[stream] = seen
         return seen
 
@@ -315,5 +392,14 @@ def _check_next(stream: str, head: Head, entry: LogEntry) -> None:
         raise LedgerError(f"entry {head.number + 1} of {stream!r} is missing, or another stands in its place")
 
 
-def _unknown(stream: str) -> UnknownStreamError:
+def _places(values: Sequence[Any]) -> str:
+    return ", ".join("?" * len(values))
+
+
+def _behind(view: View) -> BehindError:
+    return BehindError(f"stream {view.stream!r} was changed by another process")
+
+
+def unknown(stream: str) -> UnknownStreamError:
+    """Return the error about a stream that is not there."""
     return UnknownStreamError(f"stream {stream!r} is not in the ledger, but must be")

@@ -144,6 +144,12 @@ class _Statements:
             cursor.executemany(_numbered(statement), rows)
             return cursor.rowcount
 
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        copying: Any = f"COPY {table} ({columns}) FROM STDIN"
+        with self.connection.cursor() as cursor, cursor.copy(copying) as copy:
+            for row in rows:
+                copy.write_row(row)
+
 
 def _numbered(statement: str) -> Any:
     return statement.replace("?", "%s")

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from tqdm.auto import tqdm
 
 from optstream.errors import ConflictError, EntropyError, LedgerError
+from optstream.keys import data_digest
 from optstream.ledger.charges import check_fits, is_for
 from optstream.ledger.database import BehindError, pause
 from optstream.ledger.entries import Draft
@@ -53,6 +54,7 @@ class Protocol:
         self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
         self._database, self._curator, self._digester = log.database, log.seals.curator, digester
         self._enrolled: set[tuple[str, bytes]] = set()
+        self._written: set[bytes] = set()
 
     def release(
         self,
@@ -72,7 +74,7 @@ class Protocol:
         numbers = range(period, period + len(units))
         digests = self.digests(stream, period, units)
         states = self._charges.charge(stream, made, digests)
-        parts = self._stored(stream, [number for number in numbers if states[number].release])
+        parts = self.stored(stream, [number for number in numbers if states[number].release])
         waiting = [number for number in numbers if number not in parts]
         for batch in _batches(waiting):
             data = {number: units[number - period] for number in batch}
@@ -85,10 +87,7 @@ class Protocol:
 
     def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> dict[int, bytes]:
         """Return the keyed digest of the data of every period."""
-        return {
-            number: self._digester.digest([stream.encode(), _number(number)], rows)
-            for number, rows in enumerate(units, period)
-        }
+        return {number: data_digest(self._digester, stream, number, rows) for number, rows in enumerate(units, period)}
 
     def enrol(self, stream: str, made: PricedPlan) -> None:
         """Write the plan and the stream down, once.
@@ -98,15 +97,23 @@ class Protocol:
         """
         if (stream, made.id) in self._enrolled:
             return
+        self.enrol_plan(made)
         with self._database.transaction() as change:
-            twins = self._plans.write(change, made)
             self._log.begin(change, stream, made.mechanism.guarantee)
-        if twins:
-            self._charges.twins[made.id] = twins
         view = self._log.look(stream, -1, -1)
         self._log.check_key(view)
         check_fits(view, made.mechanism.guarantee)
         self._enrolled.add((stream, made.id))
+
+    def enrol_plan(self, made: PricedPlan) -> None:
+        """Write a plan down, once."""
+        if made.id in self._written:
+            return
+        with self._database.transaction() as change:
+            twins = self._plans.write(change, made)
+        if twins:
+            self._charges.twins[made.id] = twins
+        self._written.add(made.id)
 
     def _carry_out(
         self,
@@ -134,11 +141,11 @@ class Protocol:
             drawn.pop(current, None)
             if drawn:
                 self._store(stream, states, drawn, None, None)
-            theirs = self._failed(stream, states[current], error)
+            theirs = self.fail(stream, states[current], error)
             if theirs is None:
                 raise
             rest = {number: rows for number, rows in data.items() if number > current}
-            done = self._stored(stream, list(drawn)) | {current: theirs}
+            done = self.stored(stream, list(drawn)) | {current: theirs}
             return done | (self._carry_out(made, stream, states, rest, finish=finish, memory=memory) if rest else {})
         try:
             return self._store(stream, states, drawn, finish, memory)
@@ -147,7 +154,7 @@ class Protocol:
             raise
         except BaseException as error:
             for number in drawn:
-                self._failed(stream, states[number], error)
+                self.fail(stream, states[number], error)
             raise
 
     def draw(self, made: PricedPlan, stream: str, state: State, units: NDArray[np.int64]) -> Parts:
@@ -157,7 +164,7 @@ class Protocol:
         context = [stream.encode(), _number(state.period), made.id, state.data]
         return made.mechanism.draw(units, (self._curator, context))
 
-    def _failed(self, stream: str, state: State, error: BaseException) -> Parts | None:
+    def fail(self, stream: str, state: State, error: BaseException) -> Parts | None:
         """See to it that nothing is drawn again for a charge; return what another process has released for it, if so.
 
         After a draw that failed by its noise, another would be a second look at the data.
@@ -174,10 +181,10 @@ class Protocol:
         if now is None or not is_for(now, state):
             raise _replaced(stream, [state.period]) from None
         if now.release and isinstance(error, Exception):
-            return self._stored(stream, [state.period])[state.period]
+            return self.stored(stream, [state.period])[state.period]
         return None
 
-    def _stored(self, stream: str, numbers: Sequence[int]) -> dict[int, Parts]:
+    def stored(self, stream: str, numbers: Sequence[int]) -> dict[int, Parts]:
         """Return periods that are released."""
         if not numbers:
             return {}
@@ -218,7 +225,7 @@ class Protocol:
             except BehindError:
                 pause(attempt)
                 continue
-            return {**drawn, **self._stored(stream, theirs)}
+            return {**drawn, **self.stored(stream, theirs)}
         raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
 
     def release_drafts(

@@ -215,3 +215,7 @@ class _Statements:
         else:
             self.connection.executemany(statement, rows)
         return self.connection.total_changes() - before
+
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        places = ", ".join("?" * len(columns.split(",")))
+        self.connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)  # noqa: S608
