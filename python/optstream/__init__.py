@@ -32,8 +32,8 @@ if TYPE_CHECKING:
         UnknownStreamError,
     )
     from optstream.estimate import Estimate
-    from optstream.keys import CuratorKey, create_key, read_key
-    from optstream.ledger import Ledger
+    from optstream.keys import CuratorKey, create_key, data_digest, read_key, rotate_key
+    from optstream.ledger import Ledger, restore_ledger
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
@@ -88,7 +88,10 @@ _HOMES = {
     "above_threshold": "optstream.pipeline.sparse_vector",
     "aggregate": "optstream.data.events",
     "create_key": "optstream.keys",
+    "data_digest": "optstream.keys",
     "read_key": "optstream.keys",
+    "restore_ledger": "optstream.ledger",
+    "rotate_key": "optstream.keys",
     "read_plan": "optstream.mechanism.plan",
     "tune": "optstream.mechanism.tuning",
     "write_plan": "optstream.mechanism.plan",
@@ -131,9 +134,12 @@ __all__ = [
     "above_threshold",
     "aggregate",
     "create_key",
+    "data_digest",
     "noise",
     "read_key",
     "read_plan",
+    "restore_ledger",
+    "rotate_key",
     "tune",
     "write_plan",
 ]

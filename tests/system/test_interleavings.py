@@ -183,7 +183,7 @@ class InMemory(Database[apsw.Connection]):
     def _connect(self, *, forced: bool) -> apsw.Connection:
         raise NotImplementedError
 
-    _close = _is_alive = _begin = _alone = _explain = _connect  # type: ignore[assignment]
+    _close = backup = _is_alive = _begin = _alone = _explain = _connect  # type: ignore[assignment]
 
 
 class World:

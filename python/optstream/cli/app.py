@@ -50,7 +50,14 @@ ledgers.command(epilog=EXAMPLE + "optstream ledger init ledger.db")(ledger.init)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)
+ledgers.command(epilog=EXAMPLE + "optstream ledger backup ledger.db backup.db")(ledger.backup)
+ledgers.command(
+    epilog=EXAMPLE + "optstream ledger restore backup.db ledger.db --witness /mnt/other/witness.db\n\n"
+    "optstream ledger restore backup.db ledger.db --accept-loss 417"
+)(ledger.restore)
+ledgers.command(epilog=EXAMPLE + "optstream ledger accept-loss postgresql://host/database 417")(ledger.accept_loss)
 keys.command(epilog=EXAMPLE + "optstream key create curator.key")(key.create)
+keys.command(epilog=EXAMPLE + "optstream key rotate curator.key --ledger ledger.db")(key.rotate)
 app.add_typer(ledgers, name="ledger")
 app.add_typer(keys, name="key")
 

@@ -17,7 +17,7 @@ from optstream.privacy.budget import shown
 if TYPE_CHECKING:
     from optstream.ledger import Ledger
 
-__all__ = ["export", "init", "show", "verify"]
+__all__ = ["accept_loss", "backup", "export", "init", "restore", "show", "verify"]
 
 Location = Annotated[str, typer.Argument(metavar="LEDGER", help="Path of the ledger, or postgresql://...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -73,6 +73,57 @@ def export(
             count = ledger.export(lines)
         (emit if target is None else target.write)(lines.getvalue().encode())
     notice(f"exported {count} lines")
+
+
+def backup(
+    *,
+    location: Location,
+    target: Annotated[Path, typer.Argument(help="A new file. An existing one is never overwritten.")],
+) -> None:
+    """Write a ledger to a new file as it is at this moment, while others go on. It is as secret as the ledger."""
+    with open_ledger(location) as ledger:
+        ledger.backup(target)
+    notice(f"wrote a backup to {target}; `optstream ledger restore` makes a ledger of it")
+
+
+def restore(
+    *,
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="What `optstream ledger backup` wrote.")],
+    target: Annotated[Path, typer.Argument(help="The new ledger. An existing one is never overwritten.")],
+    witness: Annotated[
+        str | None, typer.Option(metavar="URL", help="Witness, which tells whether anything has left since.")
+    ] = None,
+    accept_loss: Annotated[
+        int | None,
+        typer.Option(metavar="PERIOD", min=0, help="Charge in full what may have left, up to this period."),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")] = None,
+) -> None:
+    """Make a ledger of a backup, and print its identity.
+
+    What has left since the backup is not in it. The witness tells whether anything has. Without one, or if something
+    has, --accept-loss PERIOD makes all periods up to that one void that are not released in the backup, and charges
+    them in full.
+    """
+    from optstream.ledger import restore_ledger  # noqa: PLC0415
+
+    if witness is None and accept_loss is None:
+        raise UsageError("restore needs --witness URL, or --accept-loss PERIOD")
+    identity = restore_ledger(source, target, key=key_file, witness=witness, accept_loss=accept_loss)
+    emit(f"{identity}\n".encode())
+    notice(f"restored {target}" + ("" if accept_loss is None else "; tell its witness and all who expect an identity"))
+
+
+def accept_loss(
+    *,
+    location: Location,
+    last: Annotated[int, typer.Argument(metavar="PERIOD", min=0, help="The last period that may have left.")],
+    key_file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")] = None,
+) -> None:
+    """Note that a ledger was restored by other means, such as pg_restore, and charge what may have left in full."""
+    with open_ledger(location, key=key_file) as ledger:
+        ledger.forget_since(last)
+    notice(f"periods up to {last} that are not released are void and charged in full")
 
 
 def verify(*, location: Location, as_json: AsJson = False) -> None:

@@ -2,5 +2,6 @@
 
 from optstream.ledger.book import Ledger
 from optstream.ledger.records import Entry, Head, Remaining, Verification, Window
+from optstream.ledger.restore import restore_ledger
 
-__all__ = ["Entry", "Head", "Ledger", "Remaining", "Verification", "Window"]
+__all__ = ["Entry", "Head", "Ledger", "Remaining", "Verification", "Window", "restore_ledger"]

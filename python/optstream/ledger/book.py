@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Self
 from unicodedata import normalize
 
 from optstream.errors import LedgerError, ParameterError, ParameterTypeError
-from optstream.keys import CuratorKey, find_key
+from optstream.keys import CuratorKey, find_keys
 from optstream.ledger import observations
 from optstream.ledger.bulk import Bulk
 from optstream.ledger.charges import Charges
@@ -71,7 +71,8 @@ class Ledger:
     Args:
         url: The path of an SQLite file, or a ``postgresql://`` URL.
         key: The curator's key or the path of its file. By default what the environment variables ``OPTSTREAM_KEY`` or
-            ``OPTSTREAM_KEY_FILE`` say, if anything.
+            ``OPTSTREAM_KEY_FILE`` say, if anything. A file may hold former keys too: see :func:`rotate_key`.
+        former_keys: Keys that the ledger was used with before, the newest first, if the file does not hold them.
         create: Whether to make a ledger where there is none. Without it a missing one is an error: a wrong path would
             otherwise be a fresh budget.
         expect: The :attr:`identity` that the ledger must have, if given.
@@ -100,26 +101,27 @@ class Ledger:
         url: str | Path,
         *,
         key: CuratorKey | str | Path | None = None,
+        former_keys: Sequence[CuratorKey] = (),
         create: bool = False,
         expect: str | None = None,
         witness: str | Path | None = None,
         timeout: float = 30.0,
     ) -> None:
-        curator = find_key(key)
+        curators = (*find_keys(key), *former_keys)
         self._witness: Witness | None = None
         self._database = _open(url, create=create, timeout=timeout)
         try:
             about = open_tables(self._database, create=create)
             self._check(about, expect)
             self._identity = about.identity
-            self._seals = Seals(about.digest_key, curator)
+            self._seals = Seals(about.digest_key, curators)
             self._log = Log(self._database, self._seals)
             self._plans = Plans(self._database)
             self._charges = Charges(self._log, self._plans)
             self._memories = Memories(self._database, self._seals, self._plans.mechanism)
-            digester = curator or CuratorKey(about.digest_key)
+            digester = self._seals.curator or CuratorKey(about.digest_key)
             self._protocol = Protocol(self._log, self._plans, self._charges, self._memories, digester)
-            self._bulk = Bulk(self._log, self._charges, self._memories, self._protocol)
+            self._bulk = Bulk(self._log, self._plans, self._charges, self._memories, self._protocol)
             if witness is not None:
                 self._witness = Witness(_open(witness, create=create, timeout=timeout), about.identity, create=create)
                 with self._database.transaction(write=False) as reading:
@@ -130,6 +132,11 @@ class Ledger:
 
     def _check(self, about: About, expect: str | None) -> None:
         """Raise unless a ledger is one that may be used, and the one that is meant."""
+        if about.backup:
+            raise LedgerError(
+                f"ledger {self._database.location} is a backup of {about.backup}, but must be restored to be used: "
+                "`optstream ledger restore`"
+            )
         if expect is not None and expect != about.identity:
             raise LedgerError(
                 f"ledger {self._database.location} has the identity {about.identity}, but {expect!r} is expected: it "
@@ -364,10 +371,9 @@ class Ledger:
         released = {}
         for given in data:
             stream = _name(given)
-            first, rows = units[stream]
-            price = self._charges.price(stream, first, first + len(rows) - 1)
-            made = mechanism.assemble(parts[stream], read[stream].restore, [mechanism] * len(rows))
-            epsilon = max(price, mechanism.steady_epsilon)
+            rows = units[stream][1]
+            made = mechanism.assemble(parts[stream][0], read[stream].restore, [mechanism] * len(rows))
+            epsilon = max(parts[stream][1], mechanism.steady_epsilon)
             released[given] = replace(made, statement=_stated(mechanism.statement, epsilon, stream, len(rows)))
             self._witnessed(stream)
         return released
@@ -428,6 +434,63 @@ class Ledger:
         """Return what is left of the budget in every window that some release meets."""
         view = self._all(_name(stream))
         return Remaining(view.policy, tuple(windows_left(view, self._plans)))
+
+    def backup(self, target: str | Path) -> None:
+        """Write the ledger to a new file as it is at this moment, while others go on; SQLite only.
+
+        The file is marked as a backup, and is opened by :func:`restore_ledger` alone. It is as secret as the ledger.
+        """
+        self._database.backup(target)
+
+    def rotate_key(self) -> int:
+        """Go on with the newest key of the curator in all streams that were used with a former one; return how many.
+
+        Former periods stay as they are, sealed with the former key, with which they can still be repeated. A ledger
+        needs the former key for this, in the same file or as ``former_keys``.
+
+        Raises:
+            ParameterError: A stream was used with a key that is not among them.
+        """
+        if self._seals.curator is None:
+            raise ParameterError("key is not given, but must be to rotate it")
+        changed = 0
+        for stream in self.streams:
+            begun = self._log.look(stream, -1, -1).key_check
+            if begun in {b"", self._seals.check}:
+                continue
+            if begun not in self._seals.keys:
+                raise ParameterError(f"stream {stream!r} is sealed with a key that is not given, but must be")
+
+            def decide(view: View) -> tuple[list[Draft], None]:
+                turned = view.key_check == self._seals.check
+                return ([] if turned else [Draft.saying("key", self._seals.check)]), None
+
+            self._charges.change(stream, [-1], decide, fresh=True)
+            changed += 1
+        return changed
+
+    def forget_since(self, last: int) -> None:
+        """Note that the ledger was restored from an older copy, and what may have left since.
+
+        Every period up to ``last`` that is neither released nor void in this copy is void from now on and charged in
+        full: nothing more is released in any window that it meets.
+
+        Args:
+            last: The number of the last period, of any stream, that may have left.
+        """
+        _check_period(last, 2)
+        for stream in self.streams:
+
+            def decide(view: View, stream: str = stream) -> tuple[list[Draft], Callable[[Transaction], None] | None]:
+                drafts = [Draft.saying("lost", json.dumps({"last": last}).encode())]
+                state = view.states.get(last + 1)
+                if view.policy.neighbours != "aligned" and (state is None or not (state.release or state.void)):
+                    # A window over both may be spent; so that the stream goes on after it.
+                    charge, why = 0 if state is None else state.number, b"next to periods that may have left"
+                    drafts.append(Draft.saying("void", why, period=last + 1, charge=charge))
+                return drafts, observations.forgetter(stream, 0, view.policy.w * (last + 2))
+
+            self._charges.change(stream, [last + 1], decide, fresh=True)
 
     def window_price(self, stream: str, first: int, last: int) -> Fraction:
         """Return the worst cost of any window that meets the periods from ``first`` to ``last``, by all charges."""
@@ -550,7 +613,7 @@ class Ledger:
                         continue
                     charges += sum(1 for state in view.states.values() if state.number)
                     releases += sum(1 for state in view.states.values() if state.release)
-                    if view.key_check and view.key_check != self._seals.check:
+                    if any(check and check not in self._seals.keys for _, check in view.keys):
                         unchecked.append(stream)
         except LedgerError as error:
             problems.append(str(error))
@@ -645,7 +708,7 @@ class Ledger:
                 epsilon=self._plans.worst(state.plan, view.policy),
                 charged=datetime.fromisoformat(state.charged),
                 released=None if state.released is None else datetime.fromisoformat(state.released),
-                void=state.void,
+                void="may have left before the ledger was restored" if view.is_lost(period) else state.void,
             )
 
     def _exported(self, reading: Transaction) -> Iterator[dict[str, Any]]:
@@ -716,7 +779,8 @@ def _name(stream: str) -> str:
     """Return the name of a stream in the form in which names that look alike are one."""
     if not isinstance(stream, str):
         raise ParameterTypeError(f"stream is of type {type(stream).__name__}, but must be str")
-    stream = normalize("NFC", stream)
+    # A text of numpy is shown in another way, and what is shown is hashed.
+    stream = normalize("NFC", str(stream))
     if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
         raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
     return stream

@@ -14,6 +14,7 @@ from optstream.ledger.log import LARGEST, Head, View, policy_draft, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from fractions import Fraction
 
     import numpy as np
     from numpy.typing import NDArray
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from optstream.ledger.entries import Draft
     from optstream.ledger.log import Log
     from optstream.ledger.memories import Memories
-    from optstream.ledger.plans import PricedPlan
+    from optstream.ledger.plans import Plans, PricedPlan
     from optstream.ledger.protocol import Protocol
     from optstream.mechanism.release import Parts
 
@@ -37,9 +38,9 @@ ATTEMPTS = 100
 class Bulk:
     """The steps of many releases on one database."""
 
-    def __init__(self, log: Log, charges: Charges, memories: Memories, protocol: Protocol) -> None:
-        """Take the log, the charges, what is remembered, and the protocol of single releases."""
-        self._log, self._charges, self._memories = log, charges, memories
+    def __init__(self, log: Log, plans: Plans, charges: Charges, memories: Memories, protocol: Protocol) -> None:
+        """Take the log, the plans, the charges, what is remembered, and the protocol of single releases."""
+        self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
         self._protocol, self._database = protocol, log.database
 
     def charge(
@@ -68,8 +69,8 @@ class Bulk:
 
     def release(
         self, made: PricedPlan, units: Mapping[str, tuple[int, NDArray[np.int64]]], *, create: bool
-    ) -> dict[str, list[Parts]]:
-        """Release periods of many streams, or return what is stored of them."""
+    ) -> dict[str, tuple[list[Parts], Fraction]]:
+        """Release periods of many streams, or return what is stored of them; with the worst window that they meet."""
         digests = {stream: self._protocol.digests(stream, period, rows) for stream, (period, rows) in units.items()}
         views, _ = self.charge(made, digests, final=False, create=create)
         released = {
@@ -102,7 +103,11 @@ class Bulk:
         theirs = self._store(views, drawn, remembered)
         for stream, own in drawn.items():
             parts[stream] |= {**own, **self._protocol.stored(stream, theirs.get(stream, []))}
-        return {stream: [parts[stream][number] for number in digests[stream]] for stream in units}
+        found = {}
+        for stream, view in views.items():
+            price = self._plans.prices(view, min(digests[stream]), max(digests[stream]))
+            found[stream] = [parts[stream][number] for number in digests[stream]], price
+        return found
 
     def _memory(self, stream: str, period: int, made: PricedPlan) -> Memory | None:
         return None if made.mechanism.estimator is None else self._memories.before(stream, period, made.mechanism, None)
@@ -159,7 +164,10 @@ class Bulk:
                 if attempt > 0:
                     raise
             else:
-                return {view.stream: view for view in (*views, *after)}
+                found = {view.stream: view for view in (*views, *after)}
+                for view in found.values():
+                    self._charges.remember(view, max(view.states, default=0))
+                return found
         raise LedgerError("streams are changed by other processes all the time")
 
     def _views(
@@ -178,8 +186,8 @@ class Bulk:
             if stream not in views:
                 if not create:
                     raise unknown(stream)
-                guarantee, check = made.mechanism.guarantee, self._log.seals.check
-                views[stream] = View(stream, guarantee, check, Head(0, b""), periods=range(-1, LARGEST + 2))
+                guarantee, keys = made.mechanism.guarantee, ((-1, self._log.seals.check),)
+                views[stream] = View(stream, guarantee, keys, Head(0, b""), periods=range(-1, LARGEST + 2))
         return [views[stream] for stream in sorted(views)]
 
 

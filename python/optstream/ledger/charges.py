@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optstream.errors import BudgetError, ConflictError, LedgerError, ParameterError
 from optstream.ledger import observations
@@ -24,6 +24,14 @@ __all__ = ["Charges", "check_fits", "is_for"]
 
 ATTEMPTS = 500
 """How often a decision is made again after others were faster."""
+
+
+@runtime_checkable
+class Rekeyed(Protocol):
+    """Digests that can be made again with a former key."""
+
+    def under(self, period: int, key: bytes) -> bytes:
+        """Return the digest of a period with a key."""
 
 
 class Charges:
@@ -124,9 +132,12 @@ class Charges:
         drafts = [Draft.saying("plan", b"", plan=twin) for twin in unmet]
         view = replace(view, larger=view.larger.union(unmet))
         charged: dict[int, bytes] = {}
-        for period, digest in digests.items():
-            state = view.states.get(period)
+        for period, todays in digests.items():
+            view.check_lost(period)
+            state, digest = view.states.get(period), todays
             if state is not None:
+                if state.key != view.key_check and isinstance(digests, Rekeyed):
+                    digest = digests.under(period, state.key)
                 state.check_void(view.stream)
                 same_plan = state.plan == made.id or self._plans.digest(state.plan) == made.digest
                 if state.release and same_plan and state.data == digest:
@@ -138,7 +149,7 @@ class Charges:
                 if (state.plan, state.data) != (made.id, digest):
                     state.check_replaceable(view.stream, same_plan=same_plan)
             charged[period] = made.id
-            drafts.append(Draft(kind, period, 0 if state is None else state.number, made.id, digest))
+            drafts.append(Draft(kind, period, 0 if state is None else state.number, made.id, todays))
         self.check_windows(view, charged)
         return drafts
 

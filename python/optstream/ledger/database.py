@@ -16,6 +16,7 @@ from optstream.errors import LedgerError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
 __all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause"]
 
@@ -106,6 +107,14 @@ class Database(ABC, Generic[Connection]):
     @abstractmethod
     def lock_schema(self, change: Transaction) -> None:
         """Let no other transaction make or change tables until this one ends."""
+
+    @abstractmethod
+    def backup(self, target: str | Path) -> None:
+        """Write all that is in the database to a new file, which is marked as a backup.
+
+        Raises:
+            LedgerError: The file exists or cannot be written, or the database has tools of its own.
+        """
 
     @abstractmethod
     def damage(self) -> list[str]:

@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from optstream.errors import LedgerError, ParameterError, UnknownStreamError
+from optstream.errors import ConflictError, LedgerError, ParameterError, UnknownStreamError
 from optstream.ledger.database import BehindError
 from optstream.ledger.entries import NOWHERE, Draft, LogEntry, Seals, State, followed, policy_of
 
@@ -71,14 +71,42 @@ class View:
 
     stream: str
     policy: Guarantee
-    key_check: bytes
-    """Which curator's key seals the entries; empty if none does."""
+    keys: tuple[tuple[int, bytes], ...]
+    """Which of the curator's keys seals the entries after a number; the empty one if none does."""
     head: Head
     clock: str | None = None
     larger: frozenset[bytes] = frozenset()
     """Plans whose description another build prices in another way: what costs more is charged."""
     periods: range = range(0)
     states: Mapping[int, State] = field(default_factory=dict)
+    lost: tuple[tuple[int, int], ...] = ()
+    """Numbers of entries that say that the ledger was restored, with the last period that may have left before."""
+
+    @property
+    def key_check(self) -> bytes:
+        """Which of the curator's keys seals what is appended."""
+        return self.keys[-1][1]
+
+    def key_at(self, number: int) -> bytes:
+        """Return which of the curator's keys seals an entry."""
+        return next(check for after, check in reversed(self.keys) if number > after)
+
+    def is_lost(self, period: int) -> bool:
+        """Whether a period may have left in a form that this ledger has forgotten."""
+        for number, last in self.lost:
+            state = self.states.get(period)
+            ends = (state.release, state.ended) if state is not None else ()
+            if 0 <= period <= last and not any(0 < end < number for end in ends):
+                return True
+        return False
+
+    def check_lost(self, period: int) -> None:
+        """Raise if nothing may leave for a period because something may have left that is forgotten."""
+        if self.lost and self.is_lost(period):
+            raise ConflictError(
+                f"period {period} of {self.stream!r} may have left before the ledger was restored, and will not be "
+                "released"
+            )
 
     def covers(self, periods: Sequence[int]) -> bool:
         """Whether nothing else needs to be known to decide about periods: what is released stays so."""
@@ -89,7 +117,7 @@ class View:
         """Return what is known after more entries."""
         changed: dict[str, Any] = {}
         states = dict(self.states)
-        head, larger = self.head, self.larger
+        head, larger, keys, lost = self.head, self.larger, self.keys, self.lost
         for entry in entries:
             head = Head(entry.number, entry.hash)
             match entry.kind:
@@ -99,8 +127,14 @@ class View:
                     larger |= {entry.plan}
                 case "clock":
                     changed["clock"] = (entry.content or b"").decode()
+                case "key":
+                    changed["keys"] = keys = (*keys, (entry.number, entry.content or b""))
+                case "lost":
+                    changed["lost"] = lost = (*lost, (entry.number, json.loads(entry.content or b"")["last"]))
                 case _ if entry.period in self.periods:
-                    states[entry.period] = followed(self.stream, states.get(entry.period), entry)
+                    states[entry.period] = followed(
+                        self.stream, states.get(entry.period), entry, self.key_at(entry.number)
+                    )
         return replace(self, head=head, larger=larger, states=states, **changed)
 
     def pruned(self, begin: int) -> View:
@@ -138,7 +172,9 @@ class Log:
         ((later,),) = reading.rows(LATER, (stream, max(last + 1, NOWHERE)))
         view = self._begun(stream, base[0])
         view = replace(view, periods=range(begin, LARGEST + 2 if later is None else later))
-        entries = [self.seals.read(stream, row, view.key_check) for row in (*base[1:], *rows)]
+        for row in base[1:]:
+            view = view.after([self.seals.read(stream, row, view.key_check)])
+        entries = [self.seals.read(stream, row, view.key_at(row[0])) for row in rows]
         return replace(view.after(entries), head=head)
 
     def look_many(self, reading: Transaction, periods: Mapping[str, tuple[int, int]]) -> dict[str, View]:
@@ -171,23 +207,22 @@ class Log:
             raise unknown(stream)
         view = self._begun(stream, first)
         states: dict[int, State] = {}
-        clean: list[LogEntry] = []
         number, previous = 1, bytes(first[9])
         for row in rows:
             try:
                 entry = self.seals.read(stream, row, view.key_check)
                 _check_next(stream, Head(number, previous), entry)
                 if entry.period == NOWHERE:
-                    clean.append(entry)
+                    view = view.after([entry])
                 else:
-                    states[entry.period] = followed(stream, states.get(entry.period), entry)
+                    states[entry.period] = followed(stream, states.get(entry.period), entry, view.key_check)
             except LedgerError as error:
                 if note is None:
                     raise
                 note(str(error))
             if isinstance(row[0], int) and isinstance(row[9], (bytes, memoryview)):
                 number, previous = row[0], bytes(row[9])
-        view = replace(view.after(clean), periods=range(-1, LARGEST + 2), states=states)
+        view = replace(view, periods=range(-1, LARGEST + 2), states=states)
         return replace(view, head=Head(number, previous))
 
     def rows(self, reading: Transaction, stream: str, after: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -233,7 +268,8 @@ class Log:
         """
         sealed = []
         for view, drafts in parts:
-            self.check_key(view)
+            if drafts[0].kind != "key":
+                self.check_key(view)
             sealed.append((view, self.sealed(view, drafts)))
         rows = [(view.stream, *entry) for view, entries in sealed for entry in entries]
         if len(rows) == 1 and also is None:
@@ -297,7 +333,7 @@ class Log:
         now, head = datetime.now(UTC).isoformat(), view.head
         entries = []
         for draft in drafts:
-            entry = self.seals.entry(view.stream, draft, head.number + 1, now, head.hash)
+            entry = self.seals.entry(view.stream, draft, head.number + 1, now, head.hash, view.key_check)
             entries.append(entry)
             head = Head(entry.number, entry.hash)
         return entries
@@ -307,7 +343,7 @@ class Log:
         if change.rows(AT, (stream, 1)):
             return
         draft = policy_draft(policy, self.seals.check)
-        entry = self.seals.entry(stream, draft, 1, datetime.now(UTC).isoformat(), b"")
+        entry = self.seals.entry(stream, draft, 1, datetime.now(UTC).isoformat(), b"", self.seals.check)
         change.write("INSERT INTO optstream_streams (name) VALUES (?) ON CONFLICT DO NOTHING", (stream,))
         change.write(FIRST, (stream, *entry))
 
@@ -327,16 +363,17 @@ class Log:
         if view.key_check != self.seals.check:
             given = {True: "with a key", False: "without a key"}
             begun, mine = bool(view.key_check), bool(self.seals.check)
+            other = "with another key: after a rotation `optstream key rotate` tells the ledger"
             raise ParameterError(
                 f"stream {view.stream!r} was begun {given[begun]}, but now comes "
-                + (given[mine] if begun != mine else "with another key")
+                + (given[mine] if begun != mine else other)
             )
 
     def _begun(self, stream: str, row: tuple[Any, ...]) -> View:
         """Return what the first entry says."""
         first = self.seals.read(stream, row, None)
         policy, key_check = policy_of(first.content or b"")
-        view = View(stream, policy, key_check or b"", Head(1, first.hash))
+        view = View(stream, policy, ((-1, key_check or b""),), Head(1, first.hash))
         # Its seal can be checked now that it is known whose it is.
         self.seals.read(stream, row, view.key_check)
         return view

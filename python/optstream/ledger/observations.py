@@ -5,6 +5,7 @@ These are raw values: the ledger that holds them is as secret as the data. They 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "forgetter", "keep", "load", "problems"]
 
+LOST = "SELECT content FROM optstream_entries WHERE stream = ? AND period = -1 AND kind = 'lost'"
 CLOSED = (
     "SELECT period FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'void') ORDER BY period DESC LIMIT 1"
 )
@@ -49,7 +51,10 @@ def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     """Return what is kept of a stream; nothing if the ledger does not know it."""
     revisions = reading.rows("SELECT revision FROM optstream_streams WHERE name = ?", (stream,))
     closed = reading.rows(CLOSED, (stream,))
-    released = closed[0][0] if closed else None
+    ends = [row[0] for row in closed]
+    # What may have left before a restore is closed too.
+    ends += [json.loads(bytes(content))["last"] for (content,) in reading.rows(LOST, (stream,))]
+    released = max(ends, default=None)
     # Periods may also have been released as a whole, in which case what is kept of them is of no use any more.
     rows = reading.rows(
         "SELECT step, value, seal FROM optstream_observations WHERE stream = ? AND step >= ? ORDER BY step",

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from optstream.errors import ConflictError, EntropyError, LedgerError
+from optstream.errors import ConflictError, EntropyError, LedgerError, ParameterError
 from optstream.keys import data_digest
 from optstream.ledger.charges import check_fits, is_for
 from optstream.ledger.database import BehindError, pause
@@ -32,18 +32,41 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
     from optstream.ledger.database import Transaction
-    from optstream.ledger.entries import State
+    from optstream.ledger.entries import Seals, State
     from optstream.ledger.log import Log, View
     from optstream.ledger.memories import Memories
     from optstream.ledger.plans import Plans, PricedPlan
     from optstream.mechanism.release import Parts
 
-__all__ = ["Protocol"]
+__all__ = ["Digests", "Protocol"]
 
 BATCH = 256
 """Periods that are drawn between two transactions that store them."""
 ATTEMPTS = 500
 """How often a store is tried again after others were faster."""
+
+
+class Digests(dict[int, bytes]):
+    """The digests of the data of periods, which can be made again with a former key."""
+
+    def __init__(self, digester: CuratorKey, seals: Seals, stream: str, units: Mapping[int, NDArray[np.int64]]) -> None:
+        """Make all digests with the key of today."""
+        super().__init__({number: data_digest(digester, stream, number, rows) for number, rows in units.items()})
+        self._seals, self._stream, self._units = seals, stream, units
+
+    def under(self, period: int, key: bytes) -> bytes:
+        """Return the digest of a period with the key that it was charged with.
+
+        Raises:
+            ParameterError: That key is not known.
+        """
+        if key == self._seals.check:
+            return self[period]
+        if key not in self._seals.keys:
+            raise ParameterError(
+                f"period {period} of {self._stream!r} was charged with a former key, which must be given to repeat it"
+            )
+        return data_digest(self._seals.keys[key], self._stream, period, self._units[period])
 
 
 class Protocol:
@@ -85,9 +108,9 @@ class Protocol:
                 finish(change)
         return [parts[number] for number in numbers]
 
-    def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> dict[int, bytes]:
+    def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> Digests:
         """Return the keyed digest of the data of every period."""
-        return {number: data_digest(self._digester, stream, number, rows) for number, rows in enumerate(units, period)}
+        return Digests(self._digester, self._log.seals, stream, dict(enumerate(units, period)))
 
     def enrol(self, stream: str, made: PricedPlan) -> None:
         """Write the plan and the stream down, once.
@@ -162,7 +185,7 @@ class Protocol:
         if self._curator is None:
             return made.mechanism.draw(units)
         context = [stream.encode(), _number(state.period), made.id, state.data]
-        return made.mechanism.draw(units, (self._curator, context))
+        return made.mechanism.draw(units, (self._log.seals.keys[state.key], context))
 
     def fail(self, stream: str, state: State, error: BaseException) -> Parts | None:
         """See to it that nothing is drawn again for a charge; return what another process has released for it, if so.
@@ -239,6 +262,7 @@ class Protocol:
         """
         drafts, theirs, charged = [], [], {}
         for number, result in results.items():
+            view.check_lost(number)
             now = view.states.get(number)
             if now is None or not is_for(now, states[number]):
                 raise _replaced(view.stream, list(results))
