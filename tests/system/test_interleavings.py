@@ -229,7 +229,7 @@ class World:
             elif task[0] == "charge":
                 units = task[1].read(DATA[task[2]]).units
                 plan = PricedPlan.of(task[1])
-                ledger._protocol.enrol("a", plan)
+                ledger._protocol.enrol("a", plan, create=True)
                 ledger._charges.charge("a", plan, ledger._protocol.digests("a", task[3], units))
             else:
                 _, made, data, period = task

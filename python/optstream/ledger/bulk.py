@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from optstream.errors import BudgetError, EntropyError, LedgerError, ParameterError
 from optstream.ledger.database import BehindError, pause
-from optstream.ledger.log import LARGEST, Head, View, policy_draft, unknown
+from optstream.ledger.log import LARGEST, POOL, Head, View, policy_draft, unknown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from optstream.ledger.log import Log
     from optstream.ledger.memories import Memories
     from optstream.ledger.plans import Plans, PricedPlan
+    from optstream.ledger.pools import Pools
     from optstream.ledger.protocol import Protocol
     from optstream.mechanism.release import Parts
 
@@ -38,9 +39,12 @@ ATTEMPTS = 100
 class Bulk:
     """The steps of many releases on one database."""
 
-    def __init__(self, log: Log, plans: Plans, charges: Charges, memories: Memories, protocol: Protocol) -> None:
-        """Take the log, the plans, the charges, what is remembered, and the protocol of single releases."""
+    def __init__(  # noqa: PLR0917
+        self, log: Log, plans: Plans, pools: Pools, charges: Charges, memories: Memories, protocol: Protocol
+    ) -> None:
+        """Take the log, the plans, the pools, the charges, what is remembered, and the protocol of single releases."""
         self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
+        self._pools = pools
         self._protocol, self._database = protocol, log.database
 
     def charge(
@@ -155,7 +159,7 @@ class Bulk:
             views = look(attempt)
             try:
                 parts = [(view, decide(view)) for view in views]
-                changing = [part for part in parts if part[1]]
+                changing = self._pools.together([part for part in parts if part[1]])
                 after = self._log.append_all(changing, also=also) if changing else []
             except BehindError:
                 pause(attempt)
@@ -164,7 +168,8 @@ class Bulk:
                 if attempt > 0:
                     raise
             else:
-                found = {view.stream: view for view in (*views, *after)}
+                self._pools.remember(after)
+                found = {view.stream: view for view in (*views, *after) if not view.stream.startswith(POOL)}
                 for view in found.values():
                     self._charges.remember(view, max(view.states, default=0))
                 return found

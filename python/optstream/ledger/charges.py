@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optstream.ledger.entries import State
     from optstream.ledger.log import Log, View
     from optstream.ledger.plans import Plans, PricedPlan
+    from optstream.ledger.pools import Pools
     from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Charges", "check_fits", "is_for"]
@@ -37,9 +38,9 @@ class Rekeyed(Protocol):
 class Charges:
     """The charges of all streams, and what this process knows of them."""
 
-    def __init__(self, log: Log, plans: Plans) -> None:
+    def __init__(self, log: Log, plans: Plans, pools: Pools) -> None:
         """Start without knowing any."""
-        self._log, self._plans = log, plans
+        self._log, self._plans, self._pools = log, plans, pools
         self._views: dict[str, View] = {}
         self.twins: dict[bytes, tuple[bytes, ...]] = {}
         """Plans with the same description as one that this process has enrolled, and other costs; with itself."""
@@ -89,7 +90,7 @@ class Charges:
             try:
                 drafts, also = decide(view)
                 if drafts:
-                    view = self._log.append(view, drafts, forced=forced, also=also)
+                    view = self.append(view, drafts, forced=forced, also=also)
             except BehindError:
                 pause(attempt)
             except (BudgetError, ParameterError):
@@ -100,6 +101,21 @@ class Charges:
                 self._views[stream] = view.pruned(periods[-1] - 1)
                 return view
         raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
+
+    def append(
+        self, view: View, drafts: Sequence[Draft], *, forced: bool, also: Callable[[Transaction], None] | None
+    ) -> View:
+        """Append to the log of a stream, and to that of its pool what belongs to it."""
+        if view.pool is None:
+            return self._log.append(view, drafts, forced=forced, also=also)
+        after = self._log.append_all(self._pools.together([(view, drafts)]), forced=forced, also=also)
+        self._pools.remember(after)
+        return next(one for one in after if one.stream == view.stream)
+
+    def pool_of(self, stream: str) -> str | None:
+        """Return the log of the pool of a stream, if it has one."""
+        view = self._views.get(stream) or self._log.look(stream, -1, -1)
+        return view.pool
 
     def cached(self, stream: str, periods: Sequence[int]) -> View | None:
         """Return what this process remembers, if it needs to know nothing else to decide about periods."""

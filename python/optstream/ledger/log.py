@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from optstream.ledger.database import Database, Transaction
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["LARGEST", "Head", "Log", "View", "policy_draft", "unknown"]
+__all__ = ["LARGEST", "POOL", "Head", "Log", "Share", "View", "policy_draft", "unknown"]
 
+POOL = "\x1d"
+"""Begins the names of the logs of pools; names of streams are printable."""
 LARGEST = 2**40
 """Periods are numbered below this, so that steps and costs stay far from the limits of any database."""
 CHUNK = 4096
@@ -46,6 +48,11 @@ NEXT = (
     " WHERE EXISTS (SELECT 1 FROM optstream_entries WHERE stream = ? AND number = ? AND hash = ?)"
     " ON CONFLICT DO NOTHING"
 )
+BOTH = (
+    f"{INSERT} SELECT * FROM (VALUES ({', '.join('?' * 12)}), ({', '.join('?' * 12)})) AS rows"
+    " WHERE EXISTS (SELECT 1 FROM optstream_entries WHERE stream = ? AND number = ? AND hash = ?)"
+    " AND EXISTS (SELECT 1 FROM optstream_entries WHERE stream = ? AND number = ? AND hash = ?)"
+)
 HEAD = "SELECT number, hash FROM optstream_entries WHERE stream = ? ORDER BY number DESC LIMIT 1"
 LAST_RELEASE = (
     "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind = 'release' ORDER BY number DESC LIMIT 1"
@@ -65,6 +72,15 @@ class Head(NamedTuple):
     hash: bytes
 
 
+class Share(NamedTuple):
+    """A period of a member of a pool."""
+
+    stream: str
+    period: int
+    start: int
+    """Its first step."""
+
+
 @dataclass(frozen=True)
 class View:
     """What a process knows of a stream: all that its log says up to the head about a range of periods."""
@@ -81,6 +97,12 @@ class View:
     states: Mapping[int, State] = field(default_factory=dict)
     lost: tuple[tuple[int, int], ...] = ()
     """Numbers of entries that say that the ledger was restored, with the last period that may have left before."""
+    pool: str | None = None
+    """The log of the pool that the stream is a member of."""
+    members: Mapping[str, int] = field(default_factory=dict)
+    """In the log of a pool: its streams, with the length of their periods."""
+    shares: Mapping[Share, bytes] = field(default_factory=dict)
+    """In the log of a pool, whose periods are steps: the plan that every period of a member is charged with."""
 
     @property
     def key_check(self) -> bytes:
@@ -115,32 +137,51 @@ class View:
 
     def after(self, entries: Iterable[LogEntry]) -> View:
         """Return what is known after more entries."""
-        changed: dict[str, Any] = {}
-        states = dict(self.states)
-        head, larger, keys, lost = self.head, self.larger, self.keys, self.lost
+        view, head, states, shares = self, self.head, dict(self.states), dict(self.shares)
         for entry in entries:
             head = Head(entry.number, entry.hash)
-            match entry.kind:
-                case "policy":
-                    changed["policy"], _ = policy_of(entry.content or b"")
-                case "plan":
-                    larger |= {entry.plan}
-                case "clock":
-                    changed["clock"] = (entry.content or b"").decode()
-                case "key":
-                    changed["keys"] = keys = (*keys, (entry.number, entry.content or b""))
-                case "lost":
-                    changed["lost"] = lost = (*lost, (entry.number, json.loads(entry.content or b"")["last"]))
-                case _ if entry.period in self.periods:
-                    states[entry.period] = followed(
-                        self.stream, states.get(entry.period), entry, self.key_at(entry.number)
-                    )
-        return replace(self, head=head, larger=larger, states=states, **changed)
+            if entry.period == NOWHERE:
+                view = view._told(entry)
+            elif entry.period not in self.periods:
+                continue
+            elif entry.kind == "share":
+                shares[share_of(entry)] = entry.plan
+            else:
+                key = view.key_at(entry.number)
+                states[entry.period] = followed(self.stream, states.get(entry.period), entry, key)
+        return replace(view, head=head, states=states, shares=shares)
+
+    def _told(self, entry: LogEntry) -> View:  # noqa: PLR0911  (one for every kind)
+        """Return what is known after an entry that is about no period.
+
+        Raises:
+            LedgerError: It is of a kind that this build does not know, so that nothing can be decided.
+        """
+        content = entry.content or b""
+        match entry.kind:
+            case "policy":
+                return replace(self, policy=policy_of(content)[0])
+            case "plan":
+                return replace(self, larger=self.larger | {entry.plan})
+            case "clock":
+                return replace(self, clock=content.decode())
+            case "key":
+                return replace(self, keys=(*self.keys, (entry.number, content)))
+            case "lost":
+                return replace(self, lost=(*self.lost, (entry.number, json.loads(content)["last"])))
+            case "pool":
+                return replace(self, pool=content.decode())
+            case "member":
+                said = json.loads(content)
+                return replace(self, members={**self.members, said["stream"]: said["w"]})
+        raise LedgerError(f"entry {entry.number} of {self.stream!r} is of a kind that this optstream does not know")
 
     def pruned(self, begin: int) -> View:
         """Return the view without what the periods from one on do not meet."""
         kept = {period: state for period, state in self.states.items() if period >= begin}
-        return replace(self, periods=range(max(begin, self.periods.start), self.periods.stop), states=kept)
+        shares = {share: made for share, made in self.shares.items() if share.start >= begin}
+        known = range(max(begin, self.periods.start), self.periods.stop)
+        return replace(self, periods=known, states=kept, shares=shares)
 
 
 class Log:
@@ -207,6 +248,7 @@ class Log:
             raise unknown(stream)
         view = self._begun(stream, first)
         states: dict[int, State] = {}
+        shares: dict[Share, bytes] = {}
         number, previous = 1, bytes(first[9])
         for row in rows:
             try:
@@ -214,6 +256,8 @@ class Log:
                 _check_next(stream, Head(number, previous), entry)
                 if entry.period == NOWHERE:
                     view = view.after([entry])
+                elif entry.kind == "share":
+                    shares[share_of(entry)] = entry.plan
                 else:
                     states[entry.period] = followed(stream, states.get(entry.period), entry, view.key_check)
             except LedgerError as error:
@@ -222,7 +266,7 @@ class Log:
                 note(str(error))
             if isinstance(row[0], int) and isinstance(row[9], (bytes, memoryview)):
                 number, previous = row[0], bytes(row[9])
-        view = replace(view, periods=range(-1, LARGEST + 2), states=states)
+        view = replace(view, periods=range(-1, LARGEST + 2), states=states, shares=shares)
         return replace(view, head=Head(number, previous))
 
     def rows(self, reading: Transaction, stream: str, after: int = 0) -> Iterator[tuple[Any, ...]]:
@@ -272,10 +316,14 @@ class Log:
                 self.check_key(view)
             sealed.append((view, self.sealed(view, drafts)))
         rows = [(view.stream, *entry) for view, entries in sealed for entry in entries]
-        if len(rows) == 1 and also is None:
+        if len(rows) == 1 and also is None and sealed[0][0].head.number:
             view = sealed[0][0]
             if self.database.write_alone(NEXT, (*rows[0], view.stream, *view.head), forced=forced) != 1:
                 raise _behind(view)
+        elif len(rows) == len(sealed) == 2 and also is None and all(view.head.number for view, _ in sealed):  # noqa: PLR2004
+            heads = [value for view, _ in sealed for value in (view.stream, *view.head)]
+            if self.database.write_alone(BOTH, (*rows[0], *rows[1], *heads), forced=forced) != len(rows):
+                raise _behind(sealed[0][0])
         elif rows:
             forced = True
             with self.database.transaction() as change:
@@ -340,12 +388,17 @@ class Log:
 
     def begin(self, change: Transaction, stream: str, policy: Guarantee) -> None:
         """Write a stream down with its first entry, unless it is there."""
-        if change.rows(AT, (stream, 1)):
+        if self.exists(change, stream):
             return
         draft = policy_draft(policy, self.seals.check)
         entry = self.seals.entry(stream, draft, 1, datetime.now(UTC).isoformat(), b"", self.seals.check)
         change.write("INSERT INTO optstream_streams (name) VALUES (?) ON CONFLICT DO NOTHING", (stream,))
         change.write(FIRST, (stream, *entry))
+
+    @staticmethod
+    def exists(reading: Transaction, stream: str) -> bool:
+        """Whether there is such a stream."""
+        return bool(reading.rows(AT, (stream, 1)))
 
     def head(self, reading: Transaction, stream: str) -> Head:
         """Return the last entry of a stream."""
@@ -399,6 +452,12 @@ class Log:
         return seen
 
 
+def share_of(entry: LogEntry) -> Share:
+    """Return which period of which member an entry charges in a pool."""
+    stream, period = json.loads(entry.content or b"")
+    return Share(stream, period, entry.period)
+
+
 def policy_draft(policy: Guarantee, key_check: bytes | None = None) -> Draft:
     """Return what says a policy; the first one of a stream also says which key it has.
 
@@ -439,4 +498,8 @@ def _behind(view: View) -> BehindError:
 
 def unknown(stream: str) -> UnknownStreamError:
     """Return the error about a stream that is not there."""
-    return UnknownStreamError(f"stream {stream!r} is not in the ledger, but must be")
+    kind, name = ("pool", stream.removeprefix(POOL)) if stream.startswith(POOL) else ("stream", stream)
+    return UnknownStreamError(
+        f"{kind} {name!r} is not in the ledger, but must be: a new name is a new budget, so it is made with "
+        f"create_{kind}, `optstream ledger {kind} create`" + (" or create=True" if kind == "stream" else "")
+    )

@@ -88,12 +88,13 @@ class Protocol:
         period: int,
         finish: Callable[[Transaction], None] | None = None,
         memory: Memory | None = None,
+        create: bool = False,
     ) -> list[Parts]:
         """Release periods that are integers of the grid; ``finish`` is part of the transaction that stores the last.
 
         With a memory, which must be that before the period, there is one period: it is estimated and remembered.
         """
-        self.enrol(stream, made)
+        self.enrol(stream, made, create=create)
         numbers = range(period, period + len(units))
         digests = self.digests(stream, period, units)
         states = self._charges.charge(stream, made, digests)
@@ -112,20 +113,22 @@ class Protocol:
         """Return the keyed digest of the data of every period."""
         return Digests(self._digester, self._log.seals, stream, dict(enumerate(units, period)))
 
-    def enrol(self, stream: str, made: PricedPlan) -> None:
-        """Write the plan and the stream down, once.
+    def enrol(self, stream: str, made: PricedPlan, *, create: bool) -> None:
+        """Write the plan down, once, and the stream if it may be made.
 
         Raises:
+            UnknownStreamError: There is no such stream, and none may be made.
             ParameterError: The stream was begun with another key, or for other windows, neighbours or another alpha.
         """
         if (stream, made.id) in self._enrolled:
             return
-        self.enrol_plan(made)
-        with self._database.transaction() as change:
-            self._log.begin(change, stream, made.mechanism.guarantee)
+        if create:
+            with self._database.transaction() as change:
+                self._log.begin(change, stream, made.mechanism.guarantee)
         view = self._log.look(stream, -1, -1)
         self._log.check_key(view)
         check_fits(view, made.mechanism.guarantee)
+        self.enrol_plan(made)
         self._enrolled.add((stream, made.id))
 
     def enrol_plan(self, made: PricedPlan) -> None:
