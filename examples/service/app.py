@@ -119,6 +119,7 @@ def stream(name: str) -> ops.Stream:
                 MECHANISM,
                 name=name,
                 ledger=LEDGER,
+                create=True,
                 step=STEP,
                 origin=ORIGIN,
                 late="stored",

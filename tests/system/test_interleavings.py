@@ -201,7 +201,7 @@ class World:
         ledgers = [self.ledger() for _ in tasks]
         for ledger in ledgers:
             for made in (WHOLE, HALF, ENDS):
-                ledger.enrol("a", made)
+                ledger.enrol("a", made, create=True)
             for period in (0, 1):
                 ledger._charges.change("a", [period], lambda view: ([], None))  # noqa: ARG005
         self.processes = [

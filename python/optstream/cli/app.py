@@ -23,6 +23,8 @@ MECHANISM = "--epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 --k 12"
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Release time series under differential privacy.")
 keys = typer.Typer(no_args_is_help=True, help="Make the curator's key.")
 ledgers = typer.Typer(no_args_is_help=True, help="Make, show, check and export ledgers.")
+pools = typer.Typer(no_args_is_help=True, help="Make pools: streams that share a budget.")
+streams = typer.Typer(no_args_is_help=True, help="Make streams, apart or in a pool.")
 
 app.command(
     epilog=EXAMPLE + f"optstream release loads.csv -o private.csv --time when {MECHANISM}\n\n"
@@ -58,6 +60,14 @@ ledgers.command(
 ledgers.command(epilog=EXAMPLE + "optstream ledger accept-loss postgresql://host/database 417")(ledger.accept_loss)
 keys.command(epilog=EXAMPLE + "optstream key create curator.key")(key.create)
 keys.command(epilog=EXAMPLE + "optstream key rotate curator.key --ledger ledger.db")(key.rotate)
+pools.command("create", epilog=EXAMPLE + "optstream ledger pool create ledger.db riders --epsilon 1 --w 48")(
+    ledger.create_pool
+)
+streams.command(
+    "create", epilog=EXAMPLE + "optstream ledger stream create ledger.db trips --epsilon 1/2 --w 48 --pool riders"
+)(ledger.create_stream)
+ledgers.add_typer(pools, name="pool")
+ledgers.add_typer(streams, name="stream")
 app.add_typer(ledgers, name="ledger")
 app.add_typer(keys, name="key")
 
@@ -66,6 +76,16 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001  (Typer calls it)
     if asked:
         emit(f"optstream {__version__}\n".encode())
         raise typer.Exit
+
+
+@pools.callback()
+def _pools() -> None:
+    """Make pools: streams that share a budget."""
+
+
+@streams.callback()
+def _streams() -> None:
+    """Make streams, apart or in a pool."""
 
 
 @keys.callback()

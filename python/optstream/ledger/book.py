@@ -113,6 +113,7 @@ class Ledger:
         curators = (*find_keys(key), *former_keys)
         self._witness: Witness | None = None
         self._create = create
+        self._declared: set[str] = set()
         self._database = _open(url, create=create, timeout=timeout)
         try:
             about = open_tables(self._database, create=create)
@@ -237,8 +238,9 @@ class Ledger:
         """
         stream = _name(stream)
         _check_period(period, len(units))
-        if self._may(create):
+        if stream not in self._declared and self._may(create):
             self._protocol.enrol(stream, PricedPlan.of(mechanism), create=True)
+        self._declared.add(stream)
         released = self._released(mechanism, units, stream, period, held, memory, finish)
         self._witnessed(stream)
         return released
@@ -823,9 +825,9 @@ class Ledger:
         scope = f"Holds for {count} of {stream!r}, together with all that the ledger released of it before."
         chain = self._charges.pool_of(stream)
         if chain is not None:
-            pool = self._pools.known(chain)
+            pool, name = self._pools.known(chain), chain.removeprefix(POOL)
             scope += (
-                f" The pool {chain.removeprefix(POOL)!r}, {listed(sorted(pool.members))} together, costs at most epsilon = "
+                f" The pool {name!r}, {listed(sorted(pool.members))} together, costs at most epsilon = "
                 f"{shown(pool.policy.epsilon)} in any window of {pool.policy.w} steps."
             )
         return replace(statement, epsilon=epsilon, scope=scope)

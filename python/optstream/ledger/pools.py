@@ -22,14 +22,12 @@ from optstream.ledger.records import Window
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from optstream.ledger.log import Log, View
     from optstream.ledger.plans import Plans
 
 __all__ = ["Pools", "member_draft", "share_drafts"]
-
-Part = "tuple[View, Sequence[Draft]]"
 
 
 class Pools:
@@ -129,39 +127,39 @@ class Pools:
                     "the ledger was restored: windows that meet these steps are charged in full; nothing was released"
                 )
         stop = max(share.start + view.members[share.stream] for share in charged)
-        price = max(
-            (cost for _, cost in self.costs(view, {**view.shares, **charged}, first, stop)), default=Fraction(0)
-        )
+        common, totals = self.costs(view, {**view.shares, **charged}, first, stop)
+        price = Fraction(max(totals.values(), default=0), common)
         if price > view.policy.epsilon:
             raise BudgetError(
                 f"releasing this would make a window over all members of the pool {view.stream.removeprefix(POOL)!r} "
                 f"cost {price}, but its policy allows {view.policy.epsilon}; nothing was released"
             )
 
-    def costs(self, view: View, shares: Mapping[Share, bytes], first: int, stop: int) -> Iterator[tuple[int, Fraction]]:
-        """Yield what windows cost that begin at the steps ``first <= t < stop`` and meet any charge."""
-        w, aligned = view.policy.w, view.policy.neighbours == "aligned"
+    def costs(self, view: View, shares: Mapping[Share, bytes], first: int, stop: int) -> tuple[int, dict[int, int]]:
+        """Return what windows cost that begin at ``first <= t < stop`` and meet a charge, with their denominator."""
+        w = view.policy.w
         counts = Counter((self._plans.key(view, made), share.start) for share, made in shares.items() if made)
         vectors = [(self._vector(key, w), start, count) for (key, start), count in counts.items()]
         common = lcm(1, *(vector[1] for vector, _, _ in vectors))
-        totals: Counter[int] = Counter()
+        totals: dict[int, int] = {}
         for (offset, denominator, values), start, count in vectors:
             factor = count * (common // denominator)
             begin = start + offset
-            low, high = max(first - begin, 0), min(stop - begin, len(values))
-            for index in range(low, high):
-                totals[begin + index] += values[index] * factor
-        # Most windows cost the same as others.
-        exact = {total: Fraction(total, common) for total in set(totals.values())}
-        for begin, total in totals.items():
-            if not aligned or begin % w == 0:
-                yield begin, exact[total]
+            low, high = max(first - begin, 0), max(min(stop - begin, len(values)), 0)
+            for at, value in enumerate(values[low:high], begin + low):
+                totals[at] = totals.get(at, 0) + value * factor
+        if view.policy.neighbours == "aligned":
+            totals = {at: total for at, total in totals.items() if at % w == 0}
+        return common, totals
 
     def left(self, view: View) -> list[Window]:
         """Return what is left in the windows over all members, for runs of windows with the same."""
         merged: list[Window] = []
-        for begin, cost in sorted(self.costs(view, view.shares, -LARGEST, 2 * LARGEST)):
-            rest = view.policy.epsilon - cost
+        common, totals = self.costs(view, view.shares, -LARGEST, 2 * LARGEST)
+        # Many windows cost the same.
+        rests = {total: view.policy.epsilon - Fraction(total, common) for total in set(totals.values())}
+        for begin in sorted(totals):
+            rest = rests[totals[begin]]
             if any(begin <= last for _, last in view.lost):
                 rest = min(rest, Fraction(0))
             last = merged[-1] if merged else None

@@ -66,6 +66,7 @@ class Stream:
             ``alpha``.
         state: What to go on from: :attr:`state` of an earlier stream, :attr:`Release.state`, or :attr:`Tuning.state`.
             With a ledger, which keeps everything itself, only what public history says.
+        create: Whether a stream that the ledger does not know is made there; by default as the ledger was opened.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
     repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
@@ -93,6 +94,7 @@ class Stream:
         missing: Literal["refuse", "hold", "skip"] | float = "refuse",
         absent: Literal["refuse"] | float = "refuse",
         state: Mapping[str, Any] | None = None,
+        create: bool | None = None,
     ) -> None:
         self._lock = Lock()
         if isinstance(absent, str) and absent != "refuse":
@@ -117,7 +119,7 @@ class Stream:
         self._state = OpenPeriod() if state is None or ledger is not None else self._begun(state)
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
-            ledger.enrol(name, mechanism, str(self._clock))
+            ledger.enrol(name, mechanism, str(self._clock), create=create)
             self._load()
 
     def __reduce__(self) -> Any:
