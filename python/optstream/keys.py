@@ -52,6 +52,8 @@ def read_key(path: str | Path) -> CuratorKey:
     Raises:
         ParameterError: The file cannot be read, can be read by others, or does not hold 64 hexadecimal digits.
     """
+    if not isinstance(path, (str, Path)):
+        raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be the path of a key file")
     try:
         # A pipe without a writer would be waited for.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
