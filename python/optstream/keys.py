@@ -91,6 +91,8 @@ def read_key(path: str | Path) -> CuratorKey:
 
 def read_keys(path: str | Path) -> tuple[CuratorKey, ...]:
     """Return the keys in a file, one in every line: the newest, and those that came before it."""
+    if not isinstance(path, (str, Path)):
+        raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be the path of a key file")
     try:
         # A pipe without a writer would be waited for.
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123

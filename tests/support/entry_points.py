@@ -199,6 +199,7 @@ PUBLIC: dict[str, Case] = {
     "__version__": Case(lambda: ops.__version__),
     "noise.laplace": Case(noise.laplace, {"values": VALUES, **NOISE}),
     "noise.cube": Case(noise.cube, {"values": BLOCKS, **NOISE}),
+    "noise.gaussian": Case(noise.gaussian, {"values": VALUES, **NOISE, "delta": st.floats(1e-12, 0.1)}),
     "noise.default_grid": Case(noise.default_grid, {"sensitivity": POSITIVE}),
     "above_threshold": Case(ops.above_threshold, SCORES | NOISE),
     "Guarantee": Case(
@@ -208,6 +209,7 @@ PUBLIC: dict[str, Case] = {
             "w": st.integers(0, 50),
             "alpha": POSITIVE,
             "neighbours": st.just("aligned"),
+            "delta": st.sampled_from([0, 1e-6, Fraction(1, 10**9), 0.5]),
         },
     ),
     "Guarantee.with_epsilon": Case(GUARANTEE.with_epsilon, {"epsilon": BUDGETS}),
@@ -218,6 +220,7 @@ PUBLIC: dict[str, Case] = {
     ),
     "LaplaceNoise": Case(ops.LaplaceNoise),
     "CubeNoise": Case(ops.CubeNoise, {"block": st.just("auto") | COUNTS}),
+    "GaussianNoise": Case(ops.GaussianNoise),
     "Linear": Case(ops.Linear),
     "Estimate": Case(
         ops.Estimate,
@@ -243,12 +246,18 @@ PUBLIC: dict[str, Case] = {
     "OptStream": Case(
         described,
         {
-            "guarantee": st.builds(ops.Guarantee, epsilon=BUDGETS, w=st.integers(1, 12), alpha=POSITIVE),
+            "guarantee": st.builds(
+                ops.Guarantee,
+                epsilon=st.fractions(Fraction(1, 99), 9, max_denominator=99) | st.floats(1e-3, 100),
+                w=st.integers(1, 12),
+                alpha=POSITIVE,
+                delta=st.sampled_from([0, Fraction(1, 10**6)]),
+            ),
             "sample": SAMPLES,
             "bounds": BOUNDS,
             "features": st.sampled_from([(), [ops.Feature.total(W)], [ops.Feature.cuts(W, 2), ops.Feature.total(W)]]),
             "split": st.none() | st.lists(BUDGETS, min_size=1, max_size=3),
-            "perturb": st.sampled_from([None, ops.LaplaceNoise(), ops.CubeNoise(), ops.CubeNoise(1)]),
+            "perturb": st.sampled_from([None, ops.LaplaceNoise(), ops.CubeNoise(1), ops.GaussianNoise()]),
             "reconstruct": st.sampled_from([None, ops.Linear(), ops.Estimate()]),
             "calibration": st.sampled_from(["sound", "paper"]),
             "weights": st.sampled_from([None, "variance", "paper"]),
@@ -305,6 +314,9 @@ PUBLIC: dict[str, Case] = {
     "Ledger.policy": on_ledger("policy", {"stream": NAMES}),
     "Ledger.set_policy": on_ledger("set_policy", {"stream": NAMES, "policy": st.just(GUARANTEE)}),
     "Ledger.remaining": on_ledger("remaining", {"stream": NAMES}),
+    "Ledger.head": on_ledger("head", {"stream": NAMES}),
+    "Ledger.window_price": on_ledger("window_price", {"stream": NAMES, "first": COUNTS, "last": COUNTS}),
+    "Ledger.void": on_ledger("void", {"stream": NAMES, "period": COUNTS, "why": st.text(max_size=9)}),
     "Ledger.history": on_ledger("history", {"stream": NAMES}),
     "Ledger.releases": on_ledger("releases", {"stream": NAMES, "first": COUNTS, "last": COUNTS}),
     "Ledger.revised": on_ledger("revised", {"mechanism": MECHANISMS, "stream": NAMES}),
@@ -383,12 +395,13 @@ INTERNAL = {
     "BucketSampling.runs BucketSampling.selection_costs BucketSampling.sample_costs CubeNoise.blocks",
     "CubeNoise.sample_costs EqualSampling.steps EqualSampling.runs EqualSampling.selection_costs",
     "EqualSampling.sample_costs L1Sampling.reads L1Sampling.selection_costs L1Sampling.sample_costs",
-    "L1Sampling.positives LaplaceNoise.blocks LaplaceNoise.sample_costs Feature.refines Hierarchy.sums OptStream.read",
+    "L1Sampling.positives LaplaceNoise.blocks LaplaceNoise.sample_costs GaussianNoise.blocks",
+    "GaussianNoise.sample_costs Feature.refines Hierarchy.sums OptStream.read",
     "OptStream.draw OptStream.assemble OptStream.assemble_period Ledger.release_parts Ledger.enrol Ledger.kept",
     "OptStream.changed OptStream.finish OptStream.following OptStream.named OptStream.remembered OptStream.variant",
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
     "Ledger.keep Ledger.keeper CuratorKey.digest audit.Audit.to_json audit.Audit.to_markdown audit.Audit.plot",
-    "audit.Audit.picture OptStream.whole Release.plot TreeRelease.plot Statement.plot Ledger.plot",
+    "audit.Audit.picture OptStream.whole Release.plot TreeRelease.plot Ledger.plot",
     "Release.leaf_periods TreeRelease.leaf_periods",
 }
 """Methods that the library calls with what it has checked, or that other cases call."""
@@ -433,8 +446,85 @@ PLANS = st.sampled_from(
 )
 FOREST = _core.Forest([2, 2, None], [1.0] * 3)
 PRODUCT = _core.Product([None, 0, 0], [1.0] * 3, [1.0] * 2, [([0, 0], 1.0)], np.eye(2))
+CELLS = st.sampled_from([[[0, 1], [2, 3]], [[0], [1], [2], [3]], [[1, 3]], []]) | st.lists(
+    st.lists(st.integers(0, 4), max_size=3), max_size=3
+)
+NUMBERS = st_numpy.arrays(np.float64, st.integers(0, 4), elements=st.floats(-1e6, 1e6) | st.floats())
+
+
+def measured(periods: int = 3) -> _core.Filter:
+    """Return a filter of the binding that has seen some periods."""
+    made = _core.Filter(w=W, season=1, memory=True, smooth=True, level=None)
+    for period in range(periods):
+        _core.update_filters([made], period, [[[0, 1], [2, 3]]], [np.array([1.0, 3.0])], [np.ones(2)])
+    return made
+
+
+FILTERS = st.integers(0, 3).map(measured)
 
 CORE: dict[str, Case] = {
+    "Filter": Case(
+        _core.Filter,
+        {
+            "w": COUNTS,
+            "season": COUNTS,
+            "memory": st.booleans(),
+            "smooth": st.booleans(),
+            "level": st.none() | st.tuples(st.floats(), st.floats()),
+        },
+    ),
+    "Filter.from_bytes": Case(
+        _core.Filter.from_bytes, {"data": FILTERS.map(lambda made: made.to_bytes()) | st.binary(max_size=64)}
+    ),
+    "Filter.to_bytes": of("to_bytes", {"on": FILTERS}),
+    "Filter.expected_error": of(
+        "expected_error",
+        {
+            "on": FILTERS,
+            "cells": CELLS,
+            "variances": NUMBERS,
+            "scale": st.none() | POSITIVE | st.floats(),
+            "memory": st.booleans(),
+        },
+    ),
+    "Filter.deviation": of("deviation", {"on": FILTERS, "transform": MATRICES, "scale": st.none() | st.floats()}),
+    "Filter.revised": of(
+        "revised",
+        {
+            "on": FILTERS,
+            "history": st.lists(
+                st.tuples(COUNTS, CELLS, NUMBERS, NUMBERS, st.tuples(st.floats(), st.floats(), st.floats())), max_size=3
+            ),
+        },
+    ),
+    "update_filters": Case(
+        _core.update_filters,
+        {
+            "filters": st.lists(FILTERS, max_size=2),
+            "period": COUNTS,
+            "cells": st.lists(CELLS, max_size=2),
+            "values": st.lists(NUMBERS, max_size=2),
+            "variances": st.lists(NUMBERS, max_size=2),
+        },
+    ),
+    "choice_hashes": Case(
+        _core.choice_hashes,
+        {
+            "text": st.text(max_size=9),
+            "lengths": st_numpy.arrays(np.uint64, st.integers(0, 4), elements=st.integers(0, 2**64 - 1)),
+        },
+    ),
+    "gaussian": Case(
+        _core.gaussian,
+        {
+            "values": VALUES,
+            "sensitivity": POSITIVE,
+            "ratio": st.fractions(Fraction(1, 99), 9, max_denominator=99),
+            "bounds": BOUNDS,
+            "grid": GRIDS,
+            "retry": RETRIES,
+        },
+    ),
     "CuratorKey": Case(_core.CuratorKey, {"secret": st.binary(min_size=30, max_size=33)}),
     "CuratorKey.digest": Case(SECRET.digest, {"context": st.lists(st.binary(), max_size=2), "units": UNITS}),
     "Plan": Case(
@@ -455,7 +545,15 @@ CORE: dict[str, Case] = {
     "Plan.measure": of("measure", {"on": PLANS, "units": UNITS, "retry": RETRIES}, "units"),
     "Plan.release": of("release", {"on": PLANS, "values": MATRICES.filter(lambda rows: rows.shape[1] == W)}, "values"),
     "Forest": Case(_core.Forest, {"parents": PARENTS, "weights": WEIGHTS}),
-    "Forest.project": Case(FOREST.project, {"targets": MATRICES, "nonnegative": st.booleans()}),
+    "Forest.project": Case(
+        FOREST.project,
+        {
+            "targets": MATRICES,
+            "nonnegative": st.booleans(),
+            "lower": st.none() | st.floats(),
+            "upper": st.none() | st.floats(),
+        },
+    ),
     "Product": Case(
         _core.Product,
         {
@@ -466,7 +564,9 @@ CORE: dict[str, Case] = {
             "time_inverse": MATRICES,
         },
     ),
-    "Product.project": Case(PRODUCT.project, {"steps": MATRICES, "cells": MATRICES}),
+    "Product.project": Case(
+        PRODUCT.project, {"steps": MATRICES, "cells": MATRICES, "lower": st.floats(), "upper": st.floats()}
+    ),
     "quantise": Case(_core.quantise, {"values": MATRICES, "bounds": BOUNDS, "grid": GRIDS}),
     "laplace": Case(_core.laplace, {"values": VALUES, **NOISE, "retry": RETRIES}),
     "cube": Case(_core.cube, {"values": BLOCKS, **NOISE, "retry": RETRIES}),

@@ -217,6 +217,7 @@ class TestCommand:
         Path("state.json").write_bytes(start)
         values = np.array(out.split()[1:], dtype=float)
         assert np.abs(values - days(4, seed=9)).mean() < 0.4 * 10 * W
+        assert call("ledger", "init", "ledger.db")[0] == 0
         ledger = ("--ledger", "ledger.db", "--stream", "loads")
         first, again = (
             call("release", "loads.csv", "--plan", "plan.toml", "--state", "state.json", *ledger)[1] for _ in range(2)

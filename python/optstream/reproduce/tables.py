@@ -113,14 +113,14 @@ def best_first(rows: Iterable[Row]) -> list[Row]:
 def typical(rows: Iterable[Row], epsilon: Fraction, reference: str = "Laplace") -> dict[str, float]:
     """Return for every mechanism how many times the error of another one it has, best first.
 
-    It is the geometric mean over the streams of the mechanism.
+    It is the geometric mean over the streams of the mechanism; 0 if it has no error at all on one of them.
     """
     own = [row for row in rows if row.epsilon == epsilon]
     plain = {row.stream: row.mean.mean for row in own if row.mechanism == reference}
     ratios: dict[str, list[float]] = {}
     for row in own:
         ratios.setdefault(row.mechanism, []).append(row.mean.mean / plain[row.stream])
-    found = {mechanism: geometric_mean(values) for mechanism, values in ratios.items()}
+    found = {mechanism: geometric_mean(values) if all(values) else 0.0 for mechanism, values in ratios.items()}
     return dict(sorted(found.items(), key=lambda entry: entry[1]))
 
 

@@ -675,7 +675,9 @@ impl Filter {
             }
         }
         let count = real(season.unsigned_abs());
-        Ok(sums.into_iter().map(|sum| sum / count).collect())
+        let means: Vec<f64> = sums.into_iter().map(|sum| sum / count).collect();
+        finite(&means)?;
+        Ok(means)
     }
 
     /// The variance that what happens within a period gives a linear transform of its steps.
@@ -764,6 +766,11 @@ pub fn update_all(
             .flat_map(|worker| worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
             .collect()
     })
+}
+
+/// Refuse results that are no numbers: what was given was too large, or said that noise has no variance.
+pub(crate) fn finite(values: &[f64]) -> Result<(), Error> {
+    if values.iter().all(|value| value.is_finite()) { Ok(()) } else { Err(Error::NotFinite { largest: LARGEST }) }
 }
 
 pub(crate) fn relative(values: &[f64], origin: f64) -> Vec<f64> {

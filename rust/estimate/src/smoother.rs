@@ -7,7 +7,7 @@
 use std::sync::Arc;
 
 use crate::error::Error;
-use crate::filter::{Estimate, Filter, Measured, relative, sight};
+use crate::filter::{Estimate, Filter, Measured, finite, relative, sight};
 use crate::matrix::{Matrix, eliminate, product, solve};
 use crate::view::View;
 
@@ -56,7 +56,12 @@ pub fn revised(filter: &Filter, history: &[Measured]) -> Result<Vec<Estimate>, E
         let estimate = Estimate { means, variances };
         passed.push(Passed { view, estimate, factors, before, after, gained, period: measured.period });
     }
-    Ok(backward(filter, passed))
+    let estimates = backward(filter, passed);
+    for estimate in &estimates {
+        finite(&estimate.means)?;
+        finite(&estimate.variances)?;
+    }
+    Ok(estimates)
 }
 
 fn backward(filter: &Filter, passed: Vec<Passed>) -> Vec<Estimate> {
