@@ -156,8 +156,15 @@ def kill(process: int) -> None:
         os.waitpid(process, 0)
     except ChildProcessError:
         # A daemon, or the child of a child: gone as soon as the system has noticed.
-        while Path(f"/proc/{process}").exists() and " Z " not in Path(f"/proc/{process}/stat").read_text():
+        while _alive(process):
             time.sleep(0.001)
+
+
+def _alive(process: int) -> bool:
+    try:
+        return " Z " not in Path(f"/proc/{process}/stat").read_text(encoding="utf-8")
+    except OSError:
+        return False
 
 
 def prepare(url: str, witness: str) -> None:

@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 from unicodedata import normalize
 
-from optstream.errors import LedgerError, ParameterError, ParameterTypeError
+from optstream.errors import LedgerError, OptStreamError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_keys
 from optstream.ledger import observations
 from optstream.ledger.bulk import Bulk
@@ -55,6 +55,14 @@ __all__ = ["Ledger"]
 
 LONGEST = 10**6
 """The most seconds to wait for another process."""
+DAMAGE = (OptStreamError, TypeError, ValueError, LookupError, AttributeError)
+"""What reading rows raises that hold something else than what was written."""
+ORPHANS = {
+    "optstream_entries": "number < 1",
+    "optstream_observations": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
+    "optstream_memories": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
+}
+"""Rows that no stream would look at."""
 DIGEST = 32
 """Bytes of a digest of data."""
 VERIFIED = 4096
@@ -727,6 +735,12 @@ class Ledger:
             problems += self._database.damage()
             with self._database.transaction(write=False) as reading:
                 problems += self._plans.problems(reading)
+                problems += [
+                    f"{count} rows of {table} belong to nothing"
+                    for table, where in ORPHANS.items()
+                    for (count,) in reading.rows(f"SELECT count(*) FROM {table} WHERE {where}")  # noqa: S608
+                    if count
+                ]
                 chains = _names(reading)
                 streams = [name for name in chains if not name.startswith(POOL)]
                 shares: dict[str, dict[tuple[str, int], bytes]] = {name: {} for name in chains}
@@ -744,8 +758,8 @@ class Ledger:
                 pools = [name for name in chains if name.startswith(POOL)]
                 for pool in pools:
                     self._verify_pool(reading, pool, shares[pool], problems)
-        except LedgerError as error:
-            problems.append(str(error))
+        except DAMAGE as error:
+            problems.append(_problem(error))
         return Verification(len(streams), charges, releases, tuple(problems), len(pools), tuple(unchecked))
 
     def _verify_pool(
@@ -754,6 +768,8 @@ class Ledger:
         """Look at the log of a pool: it must hold what its members were charged, within its policy."""
         before, name = len(problems), pool.removeprefix(POOL)
         try:
+            self._memories.check(reading, pool)
+            problems += observations.problems(reading, self._seals, pool)
             view = self._log.all(reading, pool, problems.append)
             if {(share.stream, share.period): made for share, made in view.shares.items()} != charged:
                 problems.append(f"the pool {name!r} does not hold what its members were charged")
@@ -764,8 +780,8 @@ class Ledger:
                     for window in self._pools.left(view)
                     if window.epsilon < 0
                 ][:1]
-        except LedgerError as error:
-            problems.append(str(error))
+        except DAMAGE as error:
+            problems.append(_problem(error))
 
     # What a stream keeps of its open period.
 
@@ -853,8 +869,8 @@ class Ledger:
                     for window in windows_left(view, self._plans)
                     if window.epsilon < 0
                 ][:1]
-        except LedgerError as error:
-            problems.append(str(error))
+        except DAMAGE as error:
+            problems.append(_problem(error))
             return None
         return view
 
@@ -912,6 +928,8 @@ def _names(reading: Transaction) -> list[str]:
     rows = reading.rows(
         "SELECT name FROM optstream_streams UNION SELECT stream FROM optstream_entries WHERE number = 1"
     )
+    if not all(isinstance(name, str) for (name,) in rows):
+        raise LedgerError("the name of a stream is no text: it was altered")
     return sorted(name for (name,) in rows)
 
 
@@ -940,6 +958,11 @@ def _name(stream: str) -> str:
     if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
         raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
     return stream
+
+
+def _problem(error: Exception) -> str:
+    """Return what is wrong with a row; what is not ours to say may quote it."""
+    return str(error) if isinstance(error, OptStreamError) else f"a row cannot be read: {type(error).__name__}"
 
 
 def _check_mechanism(mechanism: OptStream) -> None:

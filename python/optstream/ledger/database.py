@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-__all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause"]
+__all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause", "raw"]
 
 Connection = TypeVar("Connection")
 
@@ -34,6 +34,17 @@ class BehindError(StaleError):
 def pause(attempt: int) -> None:
     """Wait for a random time, so that processes that met do not meet again."""
     time.sleep(random.random() * min(attempt, 10) / 1000)  # noqa: S311  (spreads processes, hides nothing)
+
+
+def raw(value: Any) -> bytes:
+    """Return the bytes of a column.
+
+    Raises:
+        LedgerError: It holds something else: an int would make that many bytes.
+    """
+    if not isinstance(value, (bytes, memoryview)):
+        raise LedgerError(f"a row holds a value of type {type(value).__name__}, but must hold bytes: it was altered")
+    return bytes(value)
 
 
 class Transaction(Protocol):

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from optstream.errors import ConflictError, LedgerError
+from optstream.ledger.database import raw
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -69,18 +70,12 @@ class LogEntry(NamedTuple):
     def of(cls, row: Sequence[Any]) -> LogEntry:
         """Return a row of the database."""
         number, kind, period, charge, plan, data, content, written, previous, hashed, seal = row
+        numbers, texts = (number, period, charge), (kind, written)
+        if not (all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)):
+            raise LedgerError("a row does not hold numbers and texts, but must")
+        content = None if content is None else raw(content)
         return cls(
-            number,
-            kind,
-            period,
-            charge,
-            bytes(plan),
-            bytes(data),
-            None if content is None else bytes(content),
-            written,
-            bytes(previous),
-            bytes(hashed),
-            bytes(seal),
+            number, kind, period, charge, raw(plan), raw(data), content, written, raw(previous), raw(hashed), raw(seal)
         )
 
 
@@ -131,8 +126,8 @@ class Seals:
             entry = LogEntry.of(row)
             right = entry.hash == self.hash_of(
                 stream, Draft(*entry[1:7]), entry.number, entry.written, entry.previous
-            ) and (entry.content is None or entry.kind in CHARGES or entry.data == digest_of(entry.content))
-        except (TypeError, ValueError):
+            ) and (entry.content is None or _fits(entry))
+        except (LedgerError, TypeError, ValueError):
             right = False
         if not right:
             raise LedgerError(f"entry {row[0]!r} of {stream!r} was altered")
@@ -140,6 +135,11 @@ class Seals:
         if sealing and entry.seal != self.seal_of(entry.hash, key_check or b""):
             raise LedgerError(f"entry {entry.number} of {stream!r} does not bear the seal of the curator's key")
         return entry
+
+
+def _fits(entry: LogEntry) -> bool:
+    """Whether the content is what the hash is about; a charge has none."""
+    return not entry.content if entry.kind in CHARGES else entry.data == digest_of(entry.content or b"")
 
 
 class State(NamedTuple):

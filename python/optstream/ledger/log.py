@@ -15,7 +15,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import ConflictError, LedgerError, ParameterError, UnknownStreamError
-from optstream.ledger.database import BehindError
+from optstream.ledger.database import BehindError, raw
 from optstream.ledger.entries import NOWHERE, Draft, LogEntry, Seals, State, followed, policy_of
 
 if TYPE_CHECKING:
@@ -371,7 +371,7 @@ class Log:
             found = change.rows(
                 f"SELECT stream, hash FROM optstream_entries WHERE (stream, number) IN (VALUES {places})", values
             )
-            hashes = {stream: bytes(hashed) for stream, hashed in found}
+            hashes = {stream: raw(hashed) for stream, hashed in found}
             for view in some:
                 if hashes.get(view.stream) != view.head.hash:
                     raise _behind(view)
@@ -403,13 +403,13 @@ class Log:
     def head(self, reading: Transaction, stream: str) -> Head:
         """Return the last entry of a stream."""
         for number, hashed in reading.rows(HEAD, (stream,)):
-            return Head(number, bytes(hashed))
+            return Head(number, raw(hashed))
         raise unknown(stream)
 
     def last_release(self, reading: Transaction, stream: str) -> Head | None:
         """Return the last entry that has released something; it is on the disk."""
         rows = reading.rows(LAST_RELEASE, (stream,))
-        return Head(rows[0][0], bytes(rows[0][1])) if rows else None
+        return Head(rows[0][0], raw(rows[0][1])) if rows else None
 
     def check_key(self, view: View) -> None:
         """Raise if a stream was begun with another key."""
@@ -480,7 +480,7 @@ def policy_draft(policy: Guarantee, key_check: bytes | None = None) -> Draft:
 
 
 def _holds(reading: Transaction, stream: str, head: Head) -> bool:
-    return [bytes(found) for (found,) in reading.rows(AT, (stream, head.number))] == [head.hash]
+    return [raw(found) for (found,) in reading.rows(AT, (stream, head.number))] == [head.hash]
 
 
 def _check_next(stream: str, head: Head, entry: LogEntry) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.errors import LedgerError
-from optstream.ledger.database import StaleError
+from optstream.ledger.database import StaleError, raw
 from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     closed = reading.rows(CLOSED, (stream,))
     ends = [row[0] for row in closed]
     # What may have left before a restore is closed too.
-    ends += [json.loads(bytes(content))["last"] for (content,) in reading.rows(LOST, (stream,))]
+    ends += [json.loads(raw(content))["last"] for (content,) in reading.rows(LOST, (stream,))]
     released = max(ends, default=None)
     # Periods may also have been released as a whole, in which case what is kept of them is of no use any more.
     rows = reading.rows(
@@ -62,9 +62,9 @@ def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     )
     values = {}
     for step, value, seal in rows:
-        if bytes(seal) != _seal(seals, stream, step, bytes(value)):
+        if raw(seal) != _seal(seals, stream, step, raw(value)):
             raise LedgerError(f"the observation of step {step} of {stream!r} was altered")
-        values[step] = np.frombuffer(bytes(value), "<f8").astype(np.float64)
+        values[step] = np.frombuffer(raw(value), "<f8").astype(np.float64)
     published = None
     for (period,) in reading.rows(RELEASED, (stream,)):
         published = stored(reading, seals, stream, period, period)[period]
@@ -118,7 +118,7 @@ def forgetter(stream: str, period: int, w: int) -> Callable[[Transaction], None]
 def problems(reading: Transaction, seals: Seals, stream: str) -> list[str]:
     """Return which observations of a stream are not as they were written."""
     rows = reading.rows("SELECT step, value, seal FROM optstream_observations WHERE stream = ?", (stream,))
-    altered = [step for step, value, seal in rows if bytes(seal) != _seal(seals, stream, step, bytes(value))]
+    altered = [step for step, value, seal in rows if raw(seal) != _seal(seals, stream, step, raw(value))]
     return [f"the observation of step {step} of {stream!r} was altered" for step in altered]
 
 

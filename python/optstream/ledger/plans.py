@@ -16,6 +16,7 @@ from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import LedgerError, OptStreamError
+from optstream.ledger.database import raw
 from optstream.ledger.entries import digest_of
 from optstream.mechanism import plan
 from optstream.privacy import accounting
@@ -99,7 +100,7 @@ class Plans:
             (made.id, made.digest, made.description, made.costs_text),
         )
         rows = change.rows("SELECT id FROM optstream_plans WHERE digest = ? ORDER BY id", (made.digest,))
-        return tuple(bytes(found) for (found,) in rows) if len(rows) > 1 else ()
+        return tuple(raw(found) for (found,) in rows) if len(rows) > 1 else ()
 
     def digest(self, made: bytes) -> bytes:
         """Return the digest of a plan's description; empty for what is no plan."""
@@ -188,9 +189,9 @@ class Plans:
         """Check that every plan is what its digest says, and costs what this build says."""
         problems = []
         for made, digest, description, costs in reading.rows("SELECT * FROM optstream_plans"):
-            name = bytes(made).hex()[:12]
+            name = raw(made).hex()[:12]
             try:
-                row = _read(bytes(made), bytes(digest), description, costs)
+                row = _read(raw(made), raw(digest), description, costs)
                 if row.costs != PricedPlan.described(description).costs:
                     problems.append(f"the costs of the plan {name} are not those that this build computes")
             except LedgerError as error:
@@ -222,7 +223,7 @@ class Plans:
             if not rows:
                 raise LedgerError(f"the plan {made.hex()[:12]} is missing")
             ((digest, description, costs),) = rows
-            self._rows[made] = _read(made, bytes(digest), description, costs)
+            self._rows[made] = _read(made, raw(digest), description, costs)
         return self._rows[made]
 
 

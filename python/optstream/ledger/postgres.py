@@ -121,7 +121,9 @@ class Postgres(Database["Connection"]):
         if not tables:
             return 0
         ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
-        return int(version)
+        if not isinstance(version, int):
+            raise LedgerError(f"ledger {self.location} is damaged: its version cannot be read")
+        return version
 
     def lock_schema(self, change: Transaction) -> None:
         """Wait for the advisory lock of the ledger's tables."""

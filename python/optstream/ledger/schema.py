@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import LedgerError
+from optstream.ledger.database import raw
 
 if TYPE_CHECKING:
     from optstream.ledger.database import Database
@@ -81,4 +82,6 @@ def open_tables(database: Database[Any], *, create: bool) -> About:
         )
     with database.transaction(write=False) as reading:
         ((identity, key, backup),) = reading.rows("SELECT identity, digest_key, backup FROM optstream_ledger")
-    return About(identity, bytes(key), backup)
+    if not (isinstance(identity, str) and isinstance(backup, str)):
+        raise LedgerError(f"ledger {database.location} is damaged: what it says of itself cannot be read")
+    return About(identity, raw(key), backup)

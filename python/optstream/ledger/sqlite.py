@@ -184,7 +184,9 @@ class SQLite(Database[FileConnection]):
         if "optstream_ledger" not in tables:
             raise LedgerError(f"ledger {self.location} is a database with other tables, but must be a ledger")
         ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
-        return int(version)
+        if not isinstance(version, int):
+            raise LedgerError(f"ledger {self.location} is damaged: its version cannot be read")
+        return version
 
     def lock_schema(self, change: Transaction) -> None:
         """Do nothing: a transaction that may write is alone."""
