@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 import optstream as ops
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# Nothing but names of tables and columns is put into these statements.
+# ruff: noqa: S608
 W = 4
 KEY = ops.CuratorKey(bytes(range(32)))
 VALUES = (None, 0, -5, 2**62, 1.5, "", "x", b"", b"\xff\x00", b"{}", "null", b"[1]", "\x1dp")

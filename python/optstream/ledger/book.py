@@ -58,7 +58,7 @@ LONGEST = 10**6
 DAMAGE = (OptStreamError, TypeError, ValueError, LookupError, AttributeError)
 """What reading rows raises that hold something else than what was written."""
 ORPHANS = {
-    "optstream_entries": "number < 1",
+    "optstream_entries": "number < 1 OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
     "optstream_observations": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
     "optstream_memories": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
 }
