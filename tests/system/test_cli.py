@@ -912,3 +912,33 @@ def test_a_ledger_may_be_in_postgresql(call: Call, loads: Path, postgres_url: st
     assert first.out == again.out
     assert call("ledger", "verify", postgres_url).code == 0
     assert json.loads(call("ledger", "show", postgres_url, "--json").out)["streams"][0]["charged"] == 2
+
+
+def test_pools_backups_and_keys_by_commands(call: Call, loads: Path) -> None:
+    for arguments in (
+        ("key", "create", "curator.key"),
+        ("ledger", "init", "ledger.db"),
+        ("ledger", "pool", "create", "ledger.db", "people", "--epsilon", "1", "--w", "48"),
+        ("ledger", "stream", "create", "ledger.db", "early", "--epsilon", "1/2", "--w", "48", "--pool", "people"),
+    ):
+        assert call(*arguments).code == 0
+    charged = (*MECHANISM, "--ledger", "ledger.db", "--stream", "loads")
+    # A name that does not exist is an error, not a fresh budget.
+    refused = call("release", loads, *charged)
+    assert refused.code != 0
+    assert "is not in the ledger, but must be" in refused.err
+    assert call("release", loads, *charged, "--create-stream").code == 0
+    shown = json.loads(call("ledger", "show", "ledger.db", "--json").out)
+    assert [pool["members"] for pool in shown["pools"]] == [["early"]]
+    assert call("ledger", "backup", "ledger.db", "backup.db").code == 0
+    assert call("ledger", "verify", "backup.db").code == 6
+    assert call("ledger", "restore", "backup.db", "restored.db").code == 2
+    assert call("ledger", "restore", "backup.db", "restored.db", "--accept-loss", "3").code == 0
+    assert call("ledger", "verify", "restored.db").code == 0
+    assert call("ledger", "accept-loss", "restored.db", "9").code == 0
+    keyed = ("--ledger", "keyed.db", "--stream", "loads", "--key-file", "curator.key")
+    assert call("ledger", "init", "keyed.db").code == 0
+    first = call("release", loads, *MECHANISM, *keyed, "--create-stream")
+    assert call("key", "rotate", "curator.key", "--ledger", "keyed.db").code == 0
+    assert call("release", loads, *MECHANISM, *keyed).out == first.out
+    assert call("release", loads, *MECHANISM, *keyed, "--first-period", "5000").code == 0
