@@ -240,7 +240,10 @@ def main() -> None:
     print(f"bare release of one period: {bare * 1e6:.0f} µs, {1 / bare:,.0f} per second")
     print("database     processes   releases/s   inserts/s   cost of a release in inserts (median of rounds, range)")
     figures: dict[str, Any] = {"bare_release_us": bare * 1e6}
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    # On the disk of the project, which a folder for temporary files need not be on, where nothing is committed from.
+    build = Path("build")
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as folder:
         for database, url in (("SQLite", f"{folder}/ledger.db"), ("PostgreSQL", server)):
             prepare(url)
             for processes in (1, 4):
