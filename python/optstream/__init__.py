@@ -47,12 +47,14 @@ if TYPE_CHECKING:
     from optstream.pipeline.sparse_vector import above_threshold
     from optstream.privacy.guarantee import Guarantee
     from optstream.privacy.statement import Stage, Statement
+    from optstream.stream.asynchronous import AsyncStream
     from optstream.stream.stream import Stream
 
     __version__: str
 
 # Modules are loaded when a name of theirs is first asked for: whoever needs a stream does not wait for the solver.
 _HOMES = {
+    "AsyncStream": "optstream.stream.asynchronous",
     "BucketSampling": "optstream.pipeline.sampling",
     "BudgetError": "optstream.errors",
     "Candidate": "optstream.mechanism.tuning",
@@ -95,6 +97,7 @@ _HOMES = {
 }
 
 __all__ = [
+    "AsyncStream",
     "BucketSampling",
     "BudgetError",
     "Candidate",

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from optstream import __version__
-from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, tune
+from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, serve, tune
 from optstream.cli import report as reports
 from optstream.cli.exits import MEANINGS, emit, report
 
@@ -22,6 +22,7 @@ MECHANISM = "--epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 --k 12"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Release time series under differential privacy.")
 keys = typer.Typer(no_args_is_help=True, help="Make the curator's key.")
+tokens = typer.Typer(no_args_is_help=True, help="Make tokens for clients of the service.")
 ledgers = typer.Typer(no_args_is_help=True, help="Make, show, check and export ledgers.")
 
 app.command(
@@ -51,7 +52,10 @@ ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)
 keys.command(epilog=EXAMPLE + "optstream key create curator.key")(key.create)
+app.command(epilog=EXAMPLE + "optstream serve --config service.toml")(serve.serve)
+tokens.command("create", epilog=EXAMPLE + "optstream token create meters.token")(serve.create_token)
 app.add_typer(ledgers, name="ledger")
+app.add_typer(tokens, name="token")
 app.add_typer(keys, name="key")
 
 
@@ -64,6 +68,11 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001  (Typer calls it)
 @keys.callback()
 def _keys() -> None:
     """Make the curator's key."""
+
+
+@tokens.callback()
+def _tokens() -> None:
+    """Make tokens for clients of the service."""
 
 
 @app.callback(epilog=EXAMPLE + f"optstream release loads.csv -o private.csv {MECHANISM}\n\n{ENDS}")

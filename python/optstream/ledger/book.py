@@ -276,6 +276,17 @@ class Ledger:
         """What tells this ledger from every other: 32 hexadecimal digits, drawn when it was made."""
         return self._identity
 
+    def check(self) -> None:
+        """Raise unless the ledger answers, is still the one that was opened, and holds all that its witness knows.
+
+        Raises:
+            LedgerError: It does not answer, is another one, or has forgotten.
+        """
+        self._check(open_tables(self._database, create=False), self._identity)
+        if self._witness is not None:
+            with self._database.transaction(write=False) as reading:
+                self._witness.check(reading, self._database.location)
+
     @property
     def streams(self) -> tuple[str, ...]:
         """The names of all streams."""

@@ -136,6 +136,16 @@ class Stream:
         return f"Stream(name={self._name!r}, released={self._state.released}, open_steps={open_steps})"
 
     @property
+    def released(self) -> int | None:
+        """The last period that is released or passed over, as far as this process knows; None before the first."""
+        return None if self._stepwise is not None else self._state.released
+
+    @property
+    def open_steps(self) -> int:
+        """How many steps of the open period are there, as far as this process knows."""
+        return 0 if self._stepwise is not None else len(self._state.values)
+
+    @property
     def _width(self) -> int:
         hierarchy = self._mechanism.hierarchy
         return 1 if hierarchy is None else len(hierarchy.leaves)
