@@ -13,6 +13,7 @@ afresh by the operating system for every call. See :mod:`optstream.noise`.
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
     from optstream.stream.stream import Stream
 
     __version__: str
+
+# What the library says goes to this logger, and nowhere unless the program says where.
+logging.getLogger("optstream").addHandler(logging.NullHandler())
 
 # Modules are loaded when a name of theirs is first asked for: whoever needs a stream does not wait for the solver.
 _HOMES = {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,6 +16,7 @@ from optstream.errors import LedgerError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_key
 from optstream.ledger import observations
 from optstream.ledger.charges import Charges
+from optstream.ledger.database import StaleError
 from optstream.ledger.entries import Draft, Seals
 from optstream.ledger.log import LARGEST, Log, View, policy_draft
 from optstream.ledger.memories import Memories
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Ledger"]
 
+LOG = logging.getLogger("optstream.ledger")
 LONGEST = 10**6
 """The most seconds to wait for another process."""
 VERIFIED = 4096
@@ -123,6 +126,7 @@ class Ledger:
         except BaseException:
             self.close()
             raise
+        LOG.debug("opened the ledger %s", self._identity)
 
     def _check(self, about: About, expect: str | None) -> None:
         """Raise unless a ledger is one that may be used, and the one that is meant."""
@@ -214,8 +218,18 @@ class Ledger:
         """
         stream = _name(stream)
         _check_period(period, len(units))
-        released = self._released(mechanism, units, stream, period, held, memory, finish)
-        self._witnessed(stream)
+        try:
+            released = self._released(mechanism, units, stream, period, held, memory, finish)
+            self._witnessed(stream)
+        except StaleError:
+            # The caller looks again.
+            raise
+        except Exception as error:
+            # What it says may name what the caller should see alone.
+            LOG.warning("%s: nothing is returned for period %d of %r", type(error).__name__, period, stream)
+            raise
+        for number in range(period, period + len(released)):
+            LOG.info("released period %d of %r", number, stream)
         return released
 
     def _released(  # noqa: PLR0917
@@ -333,6 +347,7 @@ class Ledger:
             return ([] if now == policy else [policy_draft(policy)]), None
 
         self._charges.change(stream, [-1], decide, fresh=True)
+        LOG.info("the policy of %r is epsilon %s", stream, policy.epsilon)
 
     def remaining(self, stream: str) -> Remaining:
         """Return what is left of the budget in every window that some release meets."""
@@ -359,6 +374,7 @@ class Ledger:
         if not isinstance(why, str) or not why:
             raise ParameterError("why is empty or no text, but must say why nothing is released")
         self._charges.make_void(stream, period, why)
+        LOG.warning("period %d of %r is void", period, stream)
 
     def history(self, stream: str) -> tuple[Entry, ...]:
         """Return every charged period of a stream, in order."""

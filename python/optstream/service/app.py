@@ -4,6 +4,7 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from importlib.resources import files
+from time import monotonic
 from typing import Annotated, Any
 
 from fastapi import FastAPI, Path, Query, Request, Response
@@ -178,7 +179,7 @@ def _add_reading(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Show what is left in the worst window, and in those that meet the periods from ``first`` to ``last``."""
         view = view_of(name, request)
-        content = view.budget_content() | {"windows": None}
+        content = await service.read(view.budget_content) | {"windows": None}
         if first is not None or last is not None:
             begin, end = (first or 0), (first or 0) if last is None else last
             if not begin <= end < begin + PAGE:
@@ -232,6 +233,7 @@ async def _follow(service: Service, view: View, begin: int) -> AsyncIterator[byt
     service.followers += 1
     gauge.set(service.followers)
     try:
+        said = monotonic()
         yield b"retry: 2000\n\n"
         while not service.stopping.is_set():
             while view.released is not None and begin <= view.released:
@@ -240,7 +242,10 @@ async def _follow(service: Service, view: View, begin: int) -> AsyncIterator[byt
                     yield b"event: period\nid: %d\ndata: %s\n\n" % (begin, found)
                 begin += 1
             await service.news(HEARTBEAT)
-            yield b": still here\n\n" if view.released is None or begin > view.released else b""
+            if monotonic() - said >= HEARTBEAT:
+                said = monotonic()
+                yield b": still here\n\n"
+            await service.read(view.refresh)
     finally:
         service.followers -= 1
         gauge.set(service.followers)
@@ -284,26 +289,13 @@ def _add_watching(app: FastAPI, service: Service) -> None:
         token = request.scope["optstream.client"].token
         allowed = frozenset() if token is None else token.read
         views = [service.views[name] for name, one in service.settings.streams.items() if one.public or name in allowed]
-        last = await service.read(lambda: [view.last() for view in views])
-        streams = [_summary(view, shown) for view, shown in zip(views, last, strict=True)]
+        streams = await service.read(lambda: [view.summary() for view in views])
         head = json.dumps(service.health()[1]).encode()
         return _raw(b'{"health":' + head + b',"streams":[' + b",".join(streams) + b"]}")
 
     for path, (name, media) in PAGES.items():
         content = files("optstream.service").joinpath(name).read_bytes()
         app.add_api_route(path, _page(content, media), include_in_schema=False, response_class=Response)
-
-
-def _summary(view: View, last: bytes | None) -> bytes:
-    content = {
-        "name": view.name,
-        "released": view.released,
-        "open_steps": view.open_steps,
-        "w": view.budget.policy.w,
-        "lag_seconds": None if view.lag is None else round(view.lag, 1),
-        "budget": view.budget_content() | {"windows": None},
-    }
-    return json.dumps(content).encode()[:-1] + b',"last":' + (last or b"null") + b"}"
 
 
 def _page(content: bytes, media: str) -> Callable[[], Awaitable[Response]]:

@@ -65,7 +65,7 @@ class Gateway:
                 client = self._admitted(scope, exchange, stack)
                 scope["optstream.client"] = client
                 scope["optstream.exchange"] = exchange
-                exchange.check_length()
+                exchange.check_size(scope)
                 follows = scope["path"].endswith("/events")
                 async with asyncio.timeout(None if follows else exchange.seconds):
                     await self._app(scope, exchange.receive, exchange.send)
@@ -149,8 +149,14 @@ class Exchange:
         """Tell the operator of an error that is none of the client's business."""
         LOG.error("%s: %s", type(error).__name__, error, extra={"fields": {"request_id": self.id}})
 
-    def check_length(self) -> None:
-        """Refuse a body that says that it is too long, before a byte of it is read."""
+    def check_size(self, scope: Scope) -> None:
+        """Refuse headers that are too long, and a body that says that it is, before a byte of it is read."""
+        size = len(scope["raw_path"]) + len(scope["query_string"])
+        size += sum(len(name) + len(value) + 4 for name, value in scope["headers"])
+        if size > self._limits.header_bytes:
+            raise Refusal(
+                "HeadersTooLarge", f"request line and headers have more than {self._limits.header_bytes} bytes"
+            )
         length = self.headers.get(b"content-length", b"0")
         if not length.isdigit() or int(length[:20]) > self._limits.body_bytes:
             raise self._too_large()

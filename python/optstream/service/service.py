@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from optstream.errors import OptStreamError
+from optstream.errors import OptStreamError, ParameterError
 from optstream.ledger import Ledger
 from optstream.service.intake import Intake
 from optstream.service.limits import Clients
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["Service"]
 
 LOG = logging.getLogger("optstream.service")
+AT_ONCE = 32
+"""Streams that are looked at together."""
 READERS = 4
 """Threads that read for clients; writers have their own, one for every stream."""
 Answer = TypeVar("Answer")
@@ -34,6 +37,9 @@ class Service:
     """What the routes ask. It is made before the event loop runs, and fails if anything is not as declared."""
 
     def __init__(self, settings: Settings) -> None:
+        if settings.pools:
+            # A pool that is declared and not kept would be a promise that nobody keeps.
+            raise ParameterError("settings declare pools, but the service does not keep any")
         self.settings = settings
         account = settings.ledger
         # A ledger that is missing, another one, or behind its witness is refused: its budget would be a fresh one.
@@ -54,6 +60,9 @@ class Service:
         except BaseException:
             self.ledger.close()
             raise
+        self._turns = deque(self.views)
+        for view in self.views.values():
+            self.measure(view)
         self.penalised = self.followers = 0
         self._readers = ThreadPoolExecutor(READERS, thread_name_prefix="optstream-read")
         self._checker = ThreadPoolExecutor(1, thread_name_prefix="optstream-check")
@@ -120,7 +129,10 @@ class Service:
 
     def _look(self) -> None:
         self.ledger.check()
-        for view in self.views.values():
+        # With many streams each look takes some of them, so that watching never costs more than serving.
+        for _ in range(min(AT_ONCE, len(self._turns))):
+            view = self.views[self._turns[0]]
+            self._turns.rotate(-1)
             view.refresh()
             self.measure(view)
 
@@ -203,10 +215,11 @@ class Service:
         """Read in a thread, so that the event loop goes on."""
         return await asyncio.get_running_loop().run_in_executor(self._readers, work)
 
-    async def news(self, seconds: float) -> None:
-        """Wait until something may have been released."""
+    async def news(self, seconds: float) -> bool:
+        """Wait until something may have been released; return whether that was in time."""
         try:
             async with asyncio.timeout(seconds), self._news:
                 await self._news.wait()
         except TimeoutError:
-            return
+            return False
+        return True

@@ -30,6 +30,8 @@ LEVEL = 0.95
 """The coverage of bands."""
 KEPT = 4_000_000
 """Bytes of periods that are kept ready for every stream."""
+FRESH = 0.5
+"""Seconds in which what other processes do need not be seen."""
 THOROUGH = 60.0
 """Seconds after which all windows are looked at again, if anything has changed."""
 
@@ -54,17 +56,21 @@ class View:
         self._clock, self._w = intake.clock, intake.declared.mechanism.guarantee.w
         self._periods: OrderedDict[int, bytes] = OrderedDict()
         self._bytes = 0
-        self._guard = Lock()
+        self._guard, self._looking, self._looked = Lock(), Lock(), monotonic()
         self.released, self.open_steps = intake.stream.released, intake.stream.open_steps
         self.budget = self._whole_budget()
 
     # How far the stream has come.
 
     def refresh(self) -> None:
-        """Look at the ledger, which other processes may have written."""
-        kept = self._ledger.kept(self.name)
-        self.released, self.open_steps = kept.released, len(kept.values)
-        self.budget = self._next_budget()
+        """Look at the ledger, which other processes may have written, unless somebody just has."""
+        with self._looking:
+            if monotonic() - self._looked < FRESH:
+                return
+            kept = self._ledger.kept(self.name)
+            self.released, self.open_steps = kept.released, len(kept.values)
+            self.budget = self._next_budget()
+            self._looked = monotonic()
 
     def note(self) -> None:
         """Note what this process has just written."""
@@ -109,6 +115,7 @@ class View:
 
     def budget_content(self) -> dict[str, Any]:
         """Return what is left as plain data."""
+        self.refresh()
         budget, policy = self.budget, self.budget.policy
         return {
             "policy": {
@@ -140,6 +147,7 @@ class View:
 
     def page(self, first: int | None, limit: int) -> bytes:
         """Return the released periods from one on, or the last ones, as JSON."""
+        self.refresh()
         last = -1 if self.released is None else self.released
         start = max(0, last - limit + 1) if first is None else first
         stop = min(start + limit - 1, last)
@@ -153,9 +161,19 @@ class View:
         following = str(stop + 1).encode() if numbers and stop < last else b"null"
         return b'{"periods":[' + shown + b'],"next":' + following + b"}"
 
-    def last(self) -> bytes | None:
-        """Return the last released period as JSON, or None."""
-        return None if self.released is None else self.period(self.released)
+    def summary(self) -> bytes:
+        """Return the stream at a glance as JSON."""
+        content = {
+            "name": self.name,
+            "w": self._w,
+            "budget": self.budget_content() | {"windows": None},
+            "released": self.released,
+            "open_steps": self.open_steps,
+            "lag_seconds": None if self.lag is None else round(self.lag, 1),
+        }
+        # A period that was passed over has no values.
+        last = None if self.released is None else self.period(self.released)
+        return json.dumps(content).encode()[:-1] + b',"last":' + (last or b"null") + b"}"
 
     def shown(self, release: Any) -> bytes:
         """Return a period as JSON: values and bands for every step, or for every node and step, and what it costs."""

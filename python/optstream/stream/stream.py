@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
+LOG = logging.getLogger("optstream.stream")
 ATTEMPTS = 500
 """How often a push is tried again after another process has changed the stream."""
 
@@ -298,6 +300,8 @@ class Stream:
                 self._state = state
             raise
         state.known = known
+        for release in released:
+            LOG.info("released period %d of %r", release.period, self._name)
         return released
 
     def _charged(self, ledger: Ledger, state: OpenPeriod, runs: Sequence[Sequence[Closed]]) -> list[Any]:
