@@ -206,7 +206,7 @@ class Service:
         if not releases:
             return []
         self.metrics.releases.labels(name).inc(len(releases))
-        shown = await self.read(lambda: view.account(releases))
+        shown = await self.read(lambda: [view.shown(release) for release in releases])
         async with self._news:
             self._news.notify_all()
         return shown

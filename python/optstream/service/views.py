@@ -73,13 +73,9 @@ class View:
             self._looked = monotonic()
 
     def note(self) -> None:
-        """Note what this process has just written."""
+        """Note what this process has just written; who asks next looks again what is left."""
+        self._looked = 0.0
         self.released, self.open_steps = self._intake.stream.released, self._intake.stream.open_steps
-
-    def account(self, releases: list[Any]) -> list[bytes]:
-        """Return releases of this process as JSON, and follow what is left."""
-        self.budget = self._next_budget()
-        return [self.shown(release) for release in releases]
 
     @property
     def lag(self) -> float | None:
