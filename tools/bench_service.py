@@ -241,7 +241,8 @@ def main() -> None:
     start: list[str] = [str(ROOT / "tools" / "postgres"), "start"]
     server = arguments.postgres or subprocess.run(start, check=True, capture_output=True, text=True).stdout.strip()
     figures: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder, fresh_database(server) as other:
+    (ROOT / "build").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder, fresh_database(server) as other:
         for database, url in (("PostgreSQL", other), ("SQLite", f"{folder}/ledger.db")):
             minutes = arguments.minutes if database == "SQLite" else 0
             figures[database] = found = measure(database, url, Path(folder), minutes)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -894,3 +895,37 @@ def test_a_hierarchy_is_served_from_an_sqlite_file(environment: dict[str, str], 
     assert all(
         low < high for low, high in zip(period["band"]["lower"]["n1"], period["band"]["upper"]["n1"], strict=True)
     )
+
+
+def test_the_walk_through_of_the_document_runs(environment: dict[str, str], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "service.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    own = {name: value for name, value in environment.items() if name != "OPTSTREAM_KEY_FILE"}
+    own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
+
+    def run(script: str) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", script]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=own, check=False, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    run(blocks[0])
+    with serving(tmp_path / "service.toml", own, tmp_path) as (server,):
+        assert '"period":0' in run(blocks[1].replace("127.0.0.1:8000", f"127.0.0.1:{server.port}"))
+
+
+def test_the_settings_of_the_example_are_those_that_the_service_reads(tmp_path: Path) -> None:
+    from optstream.service.settings import read_settings  # noqa: PLC0415  (needs the extra)
+
+    for name in ("service.toml", "plan.toml"):
+        (tmp_path / name).write_text((PLAN.parent / name).read_text())
+    for name in ("meters", "readers"):
+        token = tmp_path / f"{name}.token"
+        token.write_text(TOKENS["writer" if name == "meters" else "reader"])
+        token.chmod(0o600)
+    settings = read_settings(tmp_path / "service.toml")
+    assert list(settings.streams) == ["auvergne"]
+    assert [token.name for token in settings.tokens] == ["meters", "readers"]
