@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
 from threading import Lock
@@ -32,8 +32,6 @@ KEPT = 4_000_000
 """Bytes of periods that are kept ready for every stream."""
 FRESH = 0.5
 """Seconds in which what other processes do need not be seen."""
-THOROUGH = 60.0
-"""Seconds after which all windows are looked at again, if anything has changed."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +43,6 @@ class Budget:
     period: int | None
     left: Fraction
     head: int
-    looked: float = field(default_factory=monotonic)
 
 
 class View:
@@ -97,12 +94,14 @@ class View:
         if head == before.head:
             return before
         policy = self._ledger.policy(self.name)
-        if policy != before.policy or monotonic() - before.looked > THOROUGH or self.released is None:
+        last = self.released
+        first = last if last is None or before.period is None else min(before.period, last)
+        # The whole history is looked at when the service starts and when something else than the next periods has
+        # happened. What another program charges for an old period is seen then; the ledger itself always sees it.
+        if policy != before.policy or last is None or first is None or last - first > PAGE:
             return self._whole_budget()
-        first = self.released if before.period is None else min(before.period, self.released)
-        price = self._ledger.window_price(self.name, max(first, self.released - PAGE), self.released)
-        found = self._budget(policy, min(before.least, policy.epsilon - price), head)
-        return Budget(found.policy, found.least, found.period, found.left, head, before.looked)
+        price = self._ledger.window_price(self.name, first, last)
+        return self._budget(policy, min(before.least, policy.epsilon - price), head)
 
     def _budget(self, policy: Guarantee, least: Fraction, head: int) -> Budget:
         last = self.released
