@@ -95,7 +95,7 @@ class View:
             return before
         policy = self._ledger.policy(self.name)
         last = self.released
-        first = last if last is None or before.period is None else min(before.period, last)
+        first = None if last is None else min(before.period or 0, last)
         # The whole history is looked at when the service starts and when something else than the next periods has
         # happened. What another program charges for an old period is seen then; the ledger itself always sees it.
         if policy != before.policy or last is None or first is None or last - first > PAGE:
