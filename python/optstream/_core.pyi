@@ -70,7 +70,7 @@ class Plan:
         alpha: float,
         bounds: tuple[float, float],
         grid: float,
-        sampling: Sequence[tuple[int, int, int]] | tuple[int, float, bool, tuple[Fraction, Fraction]],
+        sampling: Sequence[tuple[int, int, int]] | tuple[int, float, bool, tuple[Fraction, Fraction], bool],
         cost: Fraction,
         blocks: Sequence[int] | None,
         features: Sequence[tuple[Sequence[int], Fraction]],

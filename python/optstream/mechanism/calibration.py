@@ -205,9 +205,9 @@ class Calibration:
         if self.runs is not None or not isinstance(sample, L1Sampling):
             return self.runs
         if self.printed:
-            return sample.k, sample.threshold, True, (spent, spent)
+            return sample.k, sample.threshold, True, (spent, spent), sample.constant_time
         threshold, queries = (share * spent for share in shares(sample.positives()))
-        return sample.k, sample.threshold, False, (threshold, queries)
+        return sample.k, sample.threshold, False, (threshold, queries), sample.constant_time
 
     def answer_weights(self) -> NDArray[np.float64]:
         """Return the weight of every step and then of every cell in post-processing."""

@@ -140,12 +140,12 @@ impl Plan {
 
 /// What is measured, as Python describes it.
 fn choice(sampling: Any<'_, '_>) -> PyResult<Choice> {
-    type Sampler<'py> = (usize, f64, bool, (Bound<'py, PyAny>, Bound<'py, PyAny>));
-    if let Ok((k, threshold, printed, (first, second))) = sampling.extract::<Sampler<'_>>() {
+    type Sampler<'py> = (usize, f64, bool, (Bound<'py, PyAny>, Bound<'py, PyAny>), bool);
+    if let Ok((k, threshold, printed, (first, second), constant_time)) = sampling.extract::<Sampler<'_>>() {
         let epsilons = (budget("epsilon", &first)?, budget("epsilon", &second)?);
-        return Ok(Choice::Adaptive(Adaptive { k, threshold, printed, epsilons }));
+        return Ok(Choice::Adaptive(Adaptive { k, threshold, printed, epsilons, constant_time }));
     }
-    let wanted = "runs (start, stop, times), or a sampler (k, threshold, printed, epsilons)";
+    let wanted = "runs (start, stop, times), or a sampler (k, threshold, printed, epsilons, constant_time)";
     let runs: Vec<(usize, usize, u64)> =
         sampling.extract().map_err(|_| wrong_type("sampling", "something else", wanted))?;
     Ok(Choice::Runs(runs.into_iter().map(|(start, stop, times)| Run { start, stop, times }).collect()))

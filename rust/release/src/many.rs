@@ -142,7 +142,8 @@ mod tests {
     #[test]
     fn the_number_of_threads_changes_nothing() {
         let units: Vec<i64> = (0..4 * 1000).map(|step| step % 7777).collect();
-        let adaptive = Adaptive { k: 3, threshold: 3.0, printed: false, epsilons: (ratio(1, 2), ratio(1, 2)) };
+        let epsilons = (ratio(1, 2), ratio(1, 2));
+        let adaptive = Adaptive { k: 3, threshold: 3.0, printed: false, epsilons, constant_time: true };
         for plan in [plan(), Plan::new(description(4, Choice::Adaptive(adaptive))).unwrap()] {
             let alone = plan.release_units(&units, 9, &key(), 1).unwrap();
             assert_eq!(alone.steps.len(), 4000);

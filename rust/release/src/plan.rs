@@ -39,6 +39,8 @@ pub struct Adaptive {
     /// What the noise on the threshold and on the scores may cost, if the scales are not the printed ones; printed scales
     /// take the first for both.
     pub epsilons: (Ratio, Ratio),
+    /// Whether choosing takes the same time whatever the data.
+    pub constant_time: bool,
 }
 
 /// The parameters of a mechanism for one stream or for one level of a hierarchy.
@@ -215,7 +217,7 @@ impl Adaptive {
     fn sampler(&self, w: usize, sensitivity: u64, grid: &Grid, scales: (Scale, Scale)) -> Result<L1Sampler, Error> {
         let unit = if self.printed { Unit::Common } else { Unit::Normalised { sensitivity, resolution: RESOLUTION } };
         let vector = SparseVector::new(scales.0, scales.1, self.k.saturating_sub(2));
-        Ok(L1Sampler::new(w, self.k, grid.nearest(self.threshold)?, vector, unit)?)
+        Ok(L1Sampler::new(w, self.k, grid.nearest(self.threshold)?, vector, unit)?.constant_time(self.constant_time))
     }
 }
 
@@ -307,7 +309,7 @@ pub(crate) mod tests {
     fn scales_of_the_sparse_vector_technique_are_those_of_its_guarantee() {
         let adaptive = |printed, k| {
             let epsilons = (ratio(1, 2), ratio(1, 4));
-            let choice = Choice::Adaptive(Adaptive { k, threshold: 20.0, printed, epsilons });
+            let choice = Choice::Adaptive(Adaptive { k, threshold: 20.0, printed, epsilons, constant_time: true });
             let (threshold, scores) = Plan::new(description(9, choice)).unwrap().selection_scales().unwrap();
             (fraction(threshold), fraction(scores))
         };
