@@ -555,6 +555,8 @@ class OptStream:
             (
                 level.sampler_inputs(),
                 level.plan.sensitivity,
+                level.plan.reach,
+                level.plan.selection_scales,
                 level.plan.sample_scale,
                 level.plan.feature_scales,
                 level.blocks,
