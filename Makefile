@@ -77,7 +77,7 @@ serve: $(STAMPS)/build ## Serve a stream on 127.0.0.1:8000 for trying things out
 	tools/serve
 
 docs: $(STAMPS)/build ## Build the site into build/site and the documentation of the Rust crates into target/doc
-	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post --package optstream-estimate
+	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post --package optstream-release --package optstream-estimate
 	rm -rf build/site
 	$(BIN)/python -m zensical build --clean --strict --config-file zensical.toml
 

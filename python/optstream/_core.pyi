@@ -19,6 +19,7 @@ __all__ = [
     "gaussian",
     "laplace",
     "quantise",
+    "sensitivity",
     "update_filters",
 ]
 
@@ -69,8 +70,7 @@ class Plan:
         alpha: float,
         bounds: tuple[float, float],
         grid: float,
-        sampling: Sequence[tuple[int, int, int]]
-        | tuple[int, float, int | None, tuple[int, Fraction], tuple[int, Fraction]],
+        sampling: Sequence[tuple[int, int, int]] | tuple[int, float, bool, tuple[Fraction, Fraction], bool],
         cost: Fraction,
         blocks: Sequence[int] | None,
         features: Sequence[tuple[Sequence[int], Fraction]],
@@ -81,9 +81,13 @@ class Plan:
     @property
     def sensitivity(self) -> int: ...
     @property
+    def reach(self) -> int: ...
+    @property
     def sample_scale(self) -> tuple[int, int]: ...
     @property
     def feature_scales(self) -> list[tuple[int, int]]: ...
+    @property
+    def selection_scales(self) -> tuple[tuple[int, int], tuple[int, int]] | None: ...
     def measure(
         self, units: NDArray[np.int64], retry: tuple[CuratorKey, Sequence[bytes]] | None = None
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
@@ -136,7 +140,7 @@ def laplace(
 def gaussian(
     values: NDArray[np.float64],
     sensitivity: float,
-    ratio: Fraction,
+    epsilon: Fraction,
     bounds: tuple[float, float],
     grid: float | None = None,
     retry: tuple[CuratorKey, Sequence[bytes]] | None = None,
@@ -160,3 +164,4 @@ def above_threshold(
     grid: float | None,
 ) -> NDArray[np.bool_]: ...
 def default_grid(sensitivity: float) -> float: ...
+def sensitivity(alpha: float, grid: float) -> int: ...

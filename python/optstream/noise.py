@@ -8,7 +8,6 @@ snapshots never repeat noise.
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from optstream import _core
@@ -18,6 +17,7 @@ from optstream.privacy.gaussian import ratio_of, rho_from
 
 if TYPE_CHECKING:
     from decimal import Decimal
+    from fractions import Fraction
 
     import numpy as np
     from numpy.typing import NDArray
@@ -154,9 +154,8 @@ def gaussian(
         raise ParameterError(f"changes is {changes}, but must be from 1 to 2^31")
     rho = rho_from(exact("epsilon", epsilon), exact("delta", delta)) / changes
     step = default_grid(sensitivity) if grid is None else grid
-    exact("grid", step)
-    moved = -(-Fraction(exact("sensitivity", sensitivity)) // Fraction(step))
-    return _core.gaussian(values, sensitivity, ratio_of(moved, rho), bounds, step)
+    ratio = ratio_of(_core.sensitivity(sensitivity, step), rho)
+    return _core.gaussian(values, sensitivity, ratio, bounds, step)
 
 
 def default_grid(sensitivity: float) -> float:

@@ -16,7 +16,7 @@ from optstream.ledger.memories import KEPT
 from optstream.mechanism import plan
 from optstream.mechanism.loop import price_next
 from optstream.mechanism.release import Parts
-from optstream.mechanism.state import State
+from optstream.mechanism.state import State, sealed
 from optstream.mechanism.tuning import CHANGES
 from optstream.privacy import accounting
 
@@ -201,6 +201,9 @@ def test_plans_without_an_estimate_keep_their_digest() -> None:
     assert made.digest.hex() == "487354818eb67ffff9e070d2a6530bacd33f7b0138fc25be3d1bd65d92452cd9"
 
 
+RELEASED = mechanism().release(days(1)).state
+
+
 class TestMemory:
     def test_a_stream_without_ledger_keeps_it_in_its_state(self) -> None:
         stream = ops.Stream(mechanism(), name="a")
@@ -284,9 +287,15 @@ class TestMemory:
     @pytest.mark.parametrize(
         ("state", "match"),
         [
-            ({}, "not what a release"),
-            ({"version": 1}, "damaged"),
-            ({"version": 2, "last": 0}, "not what a release"),
+            ({}, "damaged"),
+            (sealed({"version": 1}), "damaged"),
+            (sealed({"version": 2, "last": 0}), "not what a release"),
+            ({"version": 1, "last": float("nan")}, "damaged"),
+            ({**RELEASED, "costs": []}, "damaged"),
+            (sealed({**RELEASED, "last": None}), "damaged"),
+            (sealed({**RELEASED, "costs": {}}), "damaged"),
+            (sealed({**RELEASED, "costs": [{"kind": "touch", "start": 0, "stop": 2 * W, "cost": "1"}]}), "damaged"),
+            (sealed({**RELEASED, "costs": [{"kind": "touch", "start": 0, "stop": W, "cost": "-1"}]}), "damaged"),
         ],
     )
     def test_what_is_not_a_state_is_refused(self, state: Any, match: str) -> None:
@@ -351,7 +360,7 @@ class TestTuningItself:
         flat = np.repeat(levels, W) + RNG.normal(0, 0.01, 10 * W)
         known = ops.tune(made.guarantee, flat[: (CHANGES[0] - 2) * W], bounds=(0, 1000)).state
         assert known is not None
-        start = known | {"memory": known["memory"] | {"choice": made.choice}}
+        start = sealed(known | {"memory": known["memory"] | {"choice": made.choice}})
         with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
             release = ledger.release(made, flat[-5 * W :], stream="a", state=start)
             stored = ledger.releases("a")

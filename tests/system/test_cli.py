@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -163,7 +164,30 @@ class TestGoingOn:
         assert call("release", source, *self.CLOCK, *MECHANISM, "--state", state).code == 0
         other = ("--time", "when", "--step", "30m", "--origin", "2015-12-31T00:00:00")
         done = call("release", source, *other, *MECHANISM, "--state", state)
-        assert (done.code, "but must be of steps of 1800 s from 2015-12-31" in done.err) == (3, True), done.err
+        assert (done.code, "but must be of one with steps of 1800 s from 2015-12-31" in done.err) == (3, True), done.err
+
+    def test_what_is_spent_is_known_before_anything_is_seen(self, call: Call, tmp_path: Path) -> None:
+        source, state = write(series(8), tmp_path / "a.csv"), tmp_path / "state.json"
+        options = (*self.CLOCK, *MECHANISM, "--state", state)
+        failed = call("release", source, "-o", "/dev/full", *options)
+        assert (failed.code, f"what was drawn is spent, as {state} now says" in failed.err) == (8, True), failed.err
+        assert json.loads(state.read_text())["last"] == 1
+        again = call("release", source, *options)
+        assert (again.code, again.out) == (3, "")
+
+    @pytest.mark.parametrize("content", ["null", "[]", "3", "", "[" * 100_000])
+    def test_a_state_is_a_state(self, call: Call, tmp_path: Path, content: str) -> None:
+        source, state = write(series(8), tmp_path / "a.csv"), tmp_path / "state.json"
+        state.write_text(content)
+        done = call("release", source, *self.CLOCK, *MECHANISM, "--state", state)
+        assert (done.code, "must be a file that `optstream tune`" in done.err) == (3, True), done.err
+
+    def test_two_runs_do_not_go_on_from_one_state(self, call: Call, tmp_path: Path) -> None:
+        source, state = write(series(8), tmp_path / "a.csv"), tmp_path / "state.json"
+        with (tmp_path / ".state.json.lock").open("wb") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            done = call("release", source, *self.CLOCK, *MECHANISM, "--state", state)
+        assert (done.code, "another run goes on from" in done.err, state.exists()) == (2, True, False), done.err
 
     @pytest.mark.parametrize(
         ("arguments", "match"),

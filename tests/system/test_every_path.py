@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 import optstream as ops
 from optstream import _core
 from optstream.mechanism import loop, plan
-from optstream.mechanism.state import State
+from optstream.mechanism.state import State, sealed
 from optstream.stream import stream as stream_module
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ class Paths(RuleBasedStateMachine):
         self.state = json.loads(json.dumps(release.state)) if as_json else release.state
         if state is None:
             # The call numbered its periods from 0.
-            self.state = {**self.state, "last": self.period - 1}
-            if self.state["memory"]:
-                self.state["memory"] = None
+            self.state = sealed({**self.state, "last": self.period - 1, "memory": None})
         self.check(release, begin)
 
     @precondition(lambda self: self.last is not None and self.state is not None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import pickle
 import random
 import threading
 from dataclasses import replace
@@ -21,6 +23,7 @@ from hypothesis import HealthCheck, given, settings
 
 import optstream as ops
 from optstream.privacy.accounting import Cost, TouchCost, held, moved, worst_window
+from optstream.stream import stream as stream_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -519,3 +522,53 @@ def test_the_factor_of_a_held_period_is_the_largest_that_fits() -> None:
     own = held(QUIET.with_epsilon(Fraction(1, 2)).costs, {1: 0})
     around = [moved(cost, by) for by in (-W, W) for cost in QUIET.costs]
     assert worst_window([*own, *around], W) == 1
+
+
+@pytest.mark.parametrize("many", [False, True])
+def test_holding_does_not_depend_on_how_observations_are_pushed(*, many: bool) -> None:
+    # Period 0 begins with a hole before anything was released, and is passed over; period 2 holds what was released.
+    steps = [1, 2, 3, *range(4, 8), *range(9, 13)]
+    stream = ops.Stream(QUIET, missing="hold")
+    if many:
+        released = stream.push_many(steps, [50.0] * len(steps))
+    else:
+        released = [release for step in steps if (release := stream.push(step, 50.0)) is not None]
+    assert [release.period for release in released] == [1, 2]
+
+
+def test_an_interrupt_in_the_draw_is_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> Any:
+        raise KeyboardInterrupt
+
+    stream = ops.Stream(QUIET)
+    stream.push_many(range(3), [1.0] * 3)
+    with monkeypatch.context() as patched:
+        patched.setattr(stream_module, "draw_period", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            stream.push(3, 1.0)
+    assert (stream.state["known"]["last"], bool(stream.state["known"]["costs"])) == (0, True)
+    with pytest.raises(ops.StreamError, match="late"):
+        stream.push(3, 1.0)
+
+
+def test_a_stream_is_not_copied() -> None:
+    stream = ops.Stream(QUIET)
+    for copied in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(ops.StreamError, match="cannot be copied"):
+            copied(stream)
+
+
+def test_a_state_with_times_goes_on_with_the_same_times_only() -> None:
+    origin, hour = datetime(2020, 1, 1, tzinfo=UTC), timedelta(hours=1)
+    stream = ops.Stream(QUIET, step=hour, origin=origin)
+    stream.push_many([origin + n * hour for n in range(4)], [1.0] * 4)
+    others: list[dict[str, Any]] = [
+        {},
+        {"step": hour, "origin": origin - hour},
+        {"step": hour + timedelta(microseconds=1), "origin": origin},
+    ]
+    for state in (stream.state, stream.state["known"]):
+        assert ops.Stream(QUIET, step=hour, origin=origin, state=state).state["released"] == 0
+        for other in others:
+            with pytest.raises(ops.ParameterError, match="must"):
+                ops.Stream(QUIET, state=state, **other)

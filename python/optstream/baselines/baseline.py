@@ -93,7 +93,7 @@ class Baseline(ABC):
     @cached_property
     def sensitivity(self) -> int:
         """How far one step can move, in grid units: the ceiling of alpha / grid."""
-        return -(-Fraction(self.guarantee.alpha) // Fraction(self.step))
+        return _core.sensitivity(self.guarantee.alpha, self.step)
 
     def quantised(self, values: NDArray[np.float64]) -> NDArray[np.int64]:
         """Return values as integers of the grid.

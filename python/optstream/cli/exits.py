@@ -108,7 +108,10 @@ def emit(data: bytes) -> None:
     """Write data to standard output, all of it before this returns."""
     try:
         sys.stdout.flush()
-        sys.stdout.buffer.write(data)
+        # Without a buffer a pipe takes what it has room for.
+        rest = memoryview(data)
+        while rest:
+            rest = rest[sys.stdout.buffer.write(rest) :]
         sys.stdout.buffer.flush()
     except BrokenPipeError:
         raise OutputClosedError from None

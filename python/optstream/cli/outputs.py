@@ -6,7 +6,7 @@ import os
 import secrets
 import shutil
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Self
 
@@ -21,23 +21,27 @@ __all__ = ["Output", "Outputs"]
 
 @dataclass(frozen=True)
 class Output:
-    """A file on its way: the data goes to a temporary file beside it, or straight to what is no file, as a pipe."""
+    """A file on its way: the data goes to a temporary file beside it, or later to what is no file, as a pipe."""
 
     path: Path
     temporary: Path | None
     file: IO[bytes]
+    waiting: bytearray = field(default_factory=bytearray)
+    """What goes to a pipe after all files are in their places: it cannot be taken back."""
 
     def write(self, data: bytes) -> None:
         """Write the data; the file itself changes when all outputs are complete."""
+        if self.temporary is None:
+            self.waiting.extend(data)
+            return
         with _writing(self.path):
             self.file.write(data)
             self.file.flush()
-            if self.temporary is not None:
-                os.fsync(self.file.fileno())
+            os.fsync(self.file.fileno())
 
 
 class Outputs:
-    """The files that a command writes: complete on disk before any of them is put in its place.
+    """The files that a command writes: complete on disk before any of them is put in its place, in their order.
 
     Args:
         inputs: What the command reads; none of it may be overwritten. Names that are no paths do no harm.
@@ -46,6 +50,8 @@ class Outputs:
     def __init__(self, *inputs: str | Path | None) -> None:
         self._taken = [os.path.realpath(path) for path in inputs if path is not None]
         self._outputs: list[Output] = []
+        self.placed: list[Path] = []
+        """What has been put in its place."""
 
     def prepare(self, path: Path) -> Output:
         """Open an output, before anything is spent: a folder that does not take files is found now."""
@@ -72,22 +78,31 @@ class Outputs:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            for output in self._outputs:
+            files = [output for output in self._outputs if output.temporary is not None]
+            for output in files:
                 # What could not be written is tried once more here, and fails once more.
                 with _writing(output.path) if kind is None else suppress(OSError):
                     output.file.close()
-            for output in self._outputs if kind is None else []:
-                if output.temporary is not None:
-                    with _writing(output.path):
-                        if output.path.exists():
-                            shutil.copymode(output.path, output.temporary)
-                        output.temporary.replace(output.path)
-                        _sync_folder(output.path.parent)
+            for output in files if kind is None else []:
+                self._place(output)
+            for output in self._outputs:
+                if output.temporary is None:
+                    with _writing(output.path) if kind is None else suppress(OSError), output.file:
+                        output.file.write(output.waiting if kind is None else b"")
         finally:
             for output in self._outputs:
                 if output.temporary is not None:
                     with suppress(OSError):
                         output.temporary.unlink(missing_ok=True)
+
+    def _place(self, output: Output) -> None:
+        with _writing(output.path):
+            if output.temporary is not None:
+                if output.path.exists():
+                    shutil.copymode(output.path, output.temporary)
+                output.temporary.replace(output.path)
+            _sync_folder(output.path.parent)
+        self.placed.append(output.path)
 
 
 @contextmanager

@@ -1,6 +1,8 @@
 """``optstream release``: a private series from a file."""
 
+import fcntl
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -20,7 +22,7 @@ from optstream.cli.tables import encode, format_of, iso_times, numbers, read_tab
 from optstream.cli.times import Grid, first_period, read_times
 from optstream.errors import DataError, ParameterError
 from optstream.mechanism.optstream import OptStream
-from optstream.mechanism.state import State
+from optstream.mechanism.state import State, sealed
 
 __all__ = ["release"]
 
@@ -108,12 +110,15 @@ def release(
         series = replace(series, period=first)
     book = [] if ledger is None else [ledger, f"{ledger}-wal", f"{ledger}-shm"]
     inputs = source, build.keywords["plan"], build.keywords["hierarchy"], key_file, *book
-    known = None if state is None or not state.exists() else _known(state, mechanism, grid.clock())
-    with _explaining(ledger), Outputs(*inputs) as outputs:
-        kept = state if ledger is None else None
-        files = {path: outputs.prepare(path) for path in (output, statement, kept) if path is not None}
+    kept = state if ledger is None else None
+    outputs = Outputs(*inputs)
+    with _alone(kept), _explaining(ledger, kept, outputs), outputs:
+        known = None if state is None or not state.exists() else _known(state, mechanism, grid.clock())
+        # In this order they are put in their places: what a run has spent is known before anything of it is seen.
+        files = {path: outputs.prepare(path) for path in (kept, statement, output) if path is not None}
         if ledger is None or stream is None:
-            made = mechanism.release(series.x, state=known, period=series.period if state else None)
+            start = known or State(clock=grid.clock()).to_data(mechanism.guarantee)
+            made = mechanism.release(series.x, state=start, period=series.period if state else None)
         else:
             # A slip in the path of a ledger would release everything a second time, so none is made here.
             with open_ledger(ledger, key=key_file) as account:
@@ -126,11 +131,11 @@ def release(
         if output is not None:
             files[output].write(encode(table, kind))
         if kept is not None:
-            files[kept].write(json.dumps({**made.state, "clock": grid.clock()}).encode())
-        if as_json:
-            emit(_json(made, series, table, stream))
-        elif output is None:
-            emit(encode(table, kind))
+            files[kept].write(json.dumps(made.state).encode())
+    if as_json:
+        emit(_json(made, series, table, stream))
+    elif output is None:
+        emit(encode(table, kind))
     if not as_json:
         _say(made, series, stream)
         _say_what_next(kept, going_on=known is not None, in_ledger=ledger is not None)
@@ -195,26 +200,45 @@ def _known(path: Path, mechanism: OptStream, clock: str) -> dict[str, Any]:
     """Return what a file says was released and learnt before, if it is for the mechanism and its clock."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError:
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
         raise ParameterError(
             f"--state is {path}, but must be a file that `optstream tune` or `optstream release` wrote"
-        ) from None
-    if isinstance(known, dict) and known.get("clock", clock) != clock:
-        # On another clock the same hours would be released again as other periods.
-        raise ParameterError(f"--state is {path}, of {known['clock']}, but must be of {clock}")
-    State.read(known, mechanism)
-    return dict(known)
+        )
+    read = State.read(known, mechanism, clock)
+    # What history says holds for any clock; from now on it is this one.
+    return known if read.last is not None else sealed({**known, "clock": clock})
 
 
 @contextmanager
-def _explaining(ledger: str | None) -> Iterator[None]:
-    """Add what a failure to write means, where a release is stored."""
+def _alone(kept: Path | None) -> Iterator[None]:
+    """Keep other runs away from a state: two that go on from the same one would release the same periods twice."""
+    if kept is None:
+        yield
+        return
+    target = Path(os.path.realpath(kept))
+    with (target.parent / f".{target.name}.lock").open("wb") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"--state is {kept}, which another run goes on from, but must be used by one") from None
+        yield
+
+
+@contextmanager
+def _explaining(ledger: str | None, kept: Path | None, outputs: Outputs) -> Iterator[None]:
+    """Add what a failure to write means, where a release is stored or its cost is kept."""
     try:
         yield
     except OutputError as error:
-        if ledger is None:
+        if ledger is not None:
+            words = "what the ledger has stored is safe: the same command costs nothing more"
+        elif kept is not None and outputs.placed:
+            words = f"what was drawn is spent, as {kept} now says, and these periods are not released again"
+        else:
             raise
-        raise OutputError(f"{error}; what the ledger has stored is safe: the same command costs nothing more") from None
+        raise OutputError(f"{error}; {words}") from None
 
 
 def _table(made: Any, series: Series, interval: float | None) -> pl.DataFrame:

@@ -26,7 +26,9 @@ class Clock:
     def __str__(self) -> str:
         if self.step is None or self.origin is None:
             return "steps"
-        return f"steps of {self.step.total_seconds():g} s from {_utc(self.origin).isoformat()}"
+        seconds, rest = divmod(self.step // timedelta(microseconds=1), 10**6)
+        length = f"{seconds}.{rest:06d}".rstrip("0").rstrip(".") if rest else f"{seconds}"
+        return f"steps of {length} s from {_utc(self.origin).isoformat()}"
 
     @classmethod
     def of(cls, step: timedelta | None, origin: datetime | None) -> Clock:

@@ -611,7 +611,10 @@ class Ledger:
 def _stated(statement: Statement, epsilon: Fraction, stream: str, periods: int) -> Statement:
     """Return what a ledger states of periods: the worst window that meets them, by all that is charged."""
     count = "this period" if periods == 1 else f"these {periods} periods"
-    scope = f"Holds for {count} of {stream!r}, together with all that the ledger released of it before."
+    scope = (
+        f"Holds for every window that meets {count}, with all that was released before it of {stream!r} through the "
+        "ledger."
+    )
     return replace(statement, epsilon=epsilon, scope=scope)
 
 

@@ -40,9 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration"]
 
-RESOLUTION = 1024
-"""Noise units per unit of sensitivity in the normalised queries of the sparse vector technique."""
-
 
 @dataclass(frozen=True)
 class Budget:
@@ -159,7 +156,8 @@ class Calibration:
         spent = self.budget
         if not self.gaussian:
             return spent.sample, spent.feature
-        ratio = [ratio_of(self._sensitivity, rho) if rho else Fraction(0) for rho in (spent.sample, spent.feature)]
+        moved = _core.sensitivity(self.guarantee.alpha, self.grid)
+        ratio = [ratio_of(moved, rho) if rho else Fraction(0) for rho in (spent.sample, spent.feature)]
         return ratio[0], ratio[1]
 
     @property
@@ -201,33 +199,15 @@ class Calibration:
             for cell in range(feature.size)
         )
 
-    @property
-    def reach(self) -> int:
-        """By how many units a measured value, or with Laplace noise a step of it, moves per unit of sensitivity."""
-        return self.runs[0][2] * (self.runs[0][1] - self.runs[0][0]) if self.blocks and self.runs else 1
-
     def sampler_inputs(self) -> Any:
-        """Return what Rust samples with: runs of steps, or the threshold and scales of the sparse vector technique."""
-        w, sample, spent = self.guarantee.w, self.sample, self.budget.selection
+        """Return what Rust samples with: runs of steps, or the threshold and budgets of the sparse vector technique."""
+        sample, spent = self.sample, self.budget.selection
         if self.runs is not None or not isinstance(sample, L1Sampling):
             return self.runs
         if self.printed:
-            # Scales 2 D / eps and 4 k D / eps with D = 2 (w - k) alpha, as printed.
-            units = 2 * (w - sample.k) * self._sensitivity
-            return sample.k, sample.threshold, None, (2 * units, spent), (4 * sample.k * units, spent)
+            return sample.k, sample.threshold, True, (spent, spent), sample.constant_time
         threshold, queries = (share * spent for share in shares(sample.positives()))
-        return (
-            sample.k,
-            sample.threshold,
-            RESOLUTION,
-            (RESOLUTION, threshold),
-            (2 * sample.positives() * RESOLUTION, queries),
-        )
-
-    @property
-    def _sensitivity(self) -> int:
-        """How far one step can move, in grid units: the ceiling of alpha / grid."""
-        return -(-Fraction(self.guarantee.alpha) // Fraction(self.grid))
+        return sample.k, sample.threshold, False, (threshold, queries), sample.constant_time
 
     def answer_weights(self) -> NDArray[np.float64]:
         """Return the weight of every step and then of every cell in post-processing."""
@@ -264,7 +244,7 @@ class Calibration:
             sigmas = [Fraction(*scale) for scale in (plan.sample_scale, *plan.feature_scales[:1])]
             rho = [rho_of(plan.sensitivity, sigma) for sigma in sigmas]
             return self.stages(Budget(self.budget.selection, rho[0], rho[1] if self.features else Fraction(0)))
-        sample = plan.sensitivity * self.reach / Fraction(*plan.sample_scale)
+        sample = plan.sensitivity * plan.reach / Fraction(*plan.sample_scale)
         feature = plan.sensitivity / Fraction(*plan.feature_scales[0]) if self.features else Fraction(0)
         return self.stages(Budget(self.budget.selection, sample, feature))
 
@@ -301,7 +281,7 @@ class Calibration:
 
         For Gaussian noise it is the standard deviation.
         """
-        return float(Fraction(*self.plan.sample_scale)) * self.grid / self.reach
+        return float(Fraction(*self.plan.sample_scale)) * self.grid / self.plan.reach
 
     def build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
         """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""

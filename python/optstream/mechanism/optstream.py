@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,7 +20,7 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.estimate.estimator import Estimator
 from optstream.mechanism.calibration import Calibration
-from optstream.mechanism.loop import draw_periods, price_next
+from optstream.mechanism.loop import Priced, draw_periods, price_next
 from optstream.mechanism.release import Parts, Release
 from optstream.mechanism.state import State
 from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step, rounded_nodes
@@ -33,7 +34,7 @@ from optstream.pipeline.tree_projection import TreeProjection
 from optstream.privacy import budget
 from optstream.privacy.accounting import epsilon_of
 from optstream.privacy.guarantee import Guarantee
-from optstream.privacy.statement import Statement
+from optstream.privacy.statement import Stage, Statement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -396,7 +397,7 @@ class OptStream:
         made = self.assemble(
             [result.parts for result in drawn], periods.restore, [one.priced.mechanism for one in drawn]
         )
-        statement = self._stated(max(result.priced.epsilon for result in drawn), known, len(drawn))
+        statement = self._stated([result.priced for result in drawn], known, len(drawn))
         return replace(made, revised=revised, statement=statement, state=known.to_data(self.guarantee))
 
     def _released_at_once(self, x: Any, known: State) -> Release:
@@ -405,20 +406,35 @@ class OptStream:
         priced = price_next(self, known, known.next)
         made = self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
         periods = len(made._rows)  # noqa: SLF001
-        statement = self._stated(priced.epsilon, known, periods)
+        statement = self._stated([priced], known, periods)
         known.advance(known.next + periods - 1, self.costs)
         return replace(made, statement=statement, state=known.to_data(self.guarantee))
 
-    def _stated(self, epsilon: Fraction, known: State, periods: int) -> Statement:
+    def _stated(self, priced: Sequence[Priced], known: State, periods: int) -> Statement:
         """Return what a call states: the price of all windows that it knows of."""
         count = "this period" if periods == 1 else f"these {periods} periods"
-        scope = f"Holds for {count}, together with all that was released before through the state that was handed over."
+        scope = (
+            f"Holds for every window that meets {count}, with all that was released before through the state that was "
+            "handed over."
+        )
         if not known.handed_over:
             scope = (
                 f"Holds for one call and one stretch of data, {count}: windows that also meet periods released by "
                 "another call are not priced. Hand release.state to the next call, or release through a ledger."
             )
-        return replace(self.statement, epsilon=epsilon, scope=scope)
+        epsilon = max(one.epsilon for one in priced)
+        return replace(self.statement, epsilon=epsilon, scope=scope, stages=self._stages_of(priced))
+
+    def _stages_of(self, priced: Sequence[Priced]) -> tuple[Stage, ...]:
+        """Return the stages of what was drawn, which has a smaller budget where a window over a change needs it."""
+        if self.retune:
+            return self.statement.stages
+        counts = Counter(one.mechanism for one in priced)
+        return tuple(
+            stage if len(counts) == 1 else replace(stage, does=f"{stage.does}, in {count} of {len(priced)} periods")
+            for mechanism, count in counts.items()
+            for stage in mechanism.statement.stages
+        )
 
     def remembered(self, state: Mapping[str, Any] | None = None) -> Memory:
         """Return what an estimate knows before anything is released, or what it knew in a state that it gave.
@@ -539,6 +555,8 @@ class OptStream:
             (
                 level.sampler_inputs(),
                 level.plan.sensitivity,
+                level.plan.reach,
+                level.plan.selection_scales,
                 level.plan.sample_scale,
                 level.plan.feature_scales,
                 level.blocks,

@@ -6,9 +6,11 @@ before it cost, step by step, and nothing older. Without that the windows over t
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import OptStreamError, ParameterError, ParameterTypeError
@@ -20,12 +22,47 @@ if TYPE_CHECKING:
     from optstream.privacy.accounting import Cost
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["State", "public_memory"]
+__all__ = ["State", "public_memory", "sealed", "unsealed"]
 
 VERSION = 1
 """The version of the form in which states are kept."""
 LAST = 2**40
 """Periods are numbered below this."""
+STEPS = "steps"
+"""The clock of periods that are numbered and have no times."""
+SEAL = "seal"
+
+
+def sealed(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Return plain data with a digest of it, so that half a file or a slip of the pen is not taken for a state.
+
+    >>> unsealed(sealed({"last": 3}))
+    {'last': 3}
+    """
+    content = {name: value for name, value in data.items() if name != SEAL}
+    return {**content, SEAL: _digest(content)}
+
+
+def unsealed(data: Any) -> dict[str, Any]:
+    """Return sealed data without its seal.
+
+    Raises:
+        ParameterError: It is not as it was when it was sealed.
+    """
+    if not isinstance(data, Mapping):
+        raise ParameterTypeError(f"state is of type {type(data).__name__}, but must be a mapping")
+    content = {name: value for name, value in data.items() if name != SEAL}
+    if data.get(SEAL) != _digest(content):
+        raise ParameterError("state is damaged, but must be what a release, a stream or a tuning of this version gave")
+    return content
+
+
+def _digest(content: Mapping[str, Any]) -> str | None:
+    try:
+        text = json.dumps(content, sort_keys=True, allow_nan=False)
+    except (TypeError, ValueError, RecursionError):
+        return ""
+    return sha256(text.encode()).hexdigest()
 
 
 @dataclass(repr=False)
@@ -40,6 +77,8 @@ class State:
     """What an estimate has learnt."""
     handed_over: bool = False
     """Whether it came from an earlier release."""
+    clock: str = STEPS
+    """Which times the steps of the periods are."""
 
     @property
     def next(self) -> int:
@@ -51,7 +90,13 @@ class State:
         return self.costs if self.last == period - 1 else ()
 
     def advance(self, period: int, costs: tuple[Cost, ...]) -> None:
-        """Take a period as released, or as charged and void."""
+        """Take a period as released, or as charged and void.
+
+        Raises:
+            ParameterError: It was released or passed over already.
+        """
+        if self.last is not None and period <= self.last:
+            raise ParameterError(f"period is {period}, but must come after {self.last}, which was released")
         self.last, self.costs = period, costs
 
     def skip_to(self, period: int | None) -> None:
@@ -73,50 +118,71 @@ class State:
 
     def to_data(self, guarantee: Guarantee) -> dict[str, Any]:
         """Return the state as plain data for JSON, with the relation of neighbours that its costs are about."""
-        return {
-            "version": VERSION,
-            "w": guarantee.w,
-            "alpha": guarantee.alpha,
-            "neighbours": guarantee.neighbours,
-            "delta": str(guarantee.delta),
-            "last": self.last,
-            "costs": accounting.to_data(self.costs),
-            "memory": None if self.memory is None else self.memory.state(),
-        }
+        return sealed(
+            {
+                "version": VERSION,
+                "w": guarantee.w,
+                "alpha": guarantee.alpha,
+                "neighbours": guarantee.neighbours,
+                "delta": str(guarantee.delta),
+                "clock": self.clock,
+                "last": self.last,
+                "costs": accounting.to_data(self.costs),
+                "memory": None if self.memory is None else self.memory.state(),
+            }
+        )
 
     @classmethod
-    def read(cls, data: Mapping[str, Any] | None, mechanism: OptStream) -> State:
+    def read(
+        cls, data: Mapping[str, Any] | None, mechanism: OptStream, clock: str | None = None, *, forget: bool = False
+    ) -> State:
         """Return the state that :meth:`to_data` gave, for a mechanism that is to go on from it.
 
+        Args:
+            data: The state, or None to begin.
+            mechanism: What goes on from it.
+            clock: Which times the steps are; by default those of the state.
+            forget: Whether to leave out what an estimate has learnt. What was spent is never left out.
+
         Raises:
-            ParameterError: It is something else, or of another relation of neighbours, so that costs do not add up.
+            ParameterError: It is something else, or of another relation of neighbours or clock, so that costs do not
+                add up.
         """
+        fresh = mechanism.remembered() if mechanism.estimator else None
         if data is None:
-            return cls(memory=mechanism.remembered() if mechanism.estimator else None)
-        if not isinstance(data, Mapping):
-            raise ParameterTypeError(f"state is of type {type(data).__name__}, but must be a mapping")
-        if data.get("version") != VERSION:
+            return cls(memory=fresh, clock=clock or STEPS)
+        content, guarantee = unsealed(data), mechanism.guarantee
+        if content.get("version") != VERSION:
             raise ParameterError("state is not what a release, a stream or a tuning of this version gave, but must be")
-        guarantee = mechanism.guarantee
         try:
-            last, costs = data["last"], accounting.from_data(data["costs"])
-            relation = data["w"], data["alpha"], data["neighbours"], Fraction(data["delta"])
-            learnt = data["memory"]
+            last, costs = content["last"], accounting.from_data(content["costs"])
+            relation = content["w"], content["alpha"], content["neighbours"], Fraction(content["delta"])
+            learnt, times = content["memory"], content["clock"]
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OptStreamError):
             raise ParameterError("state is damaged, but must be what a release, a stream or a tuning gave") from None
-        if last is not None and (isinstance(last, bool) or not isinstance(last, int) or not -LAST < last < LAST):
-            raise ParameterError("state is damaged, but must name the last period")
         if relation != (guarantee.w, guarantee.alpha, guarantee.neighbours, guarantee.delta):
             raise ParameterError(
                 f"state is of releases with w = {relation[0]}, alpha = {relation[1]}, {relation[2]} neighbours and "
                 f"delta = {float(relation[3]):g}, but must have w = {guarantee.w}, alpha = {guarantee.alpha:g}, "
                 f"{guarantee.neighbours} neighbours and delta = {float(guarantee.delta):g}"
             )
-        memory = None
-        if mechanism.estimator is not None:
-            memory = mechanism.remembered(learnt)
+        _check_numbers(last, costs, guarantee.w)
+        if last is not None and clock is not None and clock != times:
+            # On another clock the same hours would be released again as other periods.
+            raise ParameterError(f"state is of a stream with {times}, but must be of one with {clock}")
+        memory = fresh if forget or mechanism.estimator is None else mechanism.remembered(learnt)
         # What history says without its costs does not price what came before.
-        return cls(last, costs, memory, handed_over=last is not None)
+        return cls(last, costs, memory, handed_over=last is not None, clock=clock or times)
+
+
+def _check_numbers(last: Any, costs: tuple[Cost, ...], w: int) -> None:
+    """Raise unless the last period has a number, and its costs lie on its steps."""
+    named = last is None or (isinstance(last, int) and not isinstance(last, bool) and -LAST < last < LAST)
+    if not named or (last is None and costs):
+        raise ParameterError("state is damaged, but must name the last period")
+    first, prices = accounting.window_costs(costs, w, Fraction(1, 2))
+    if prices and (first <= -w or first + len(prices) > w or min(prices) < 0):
+        raise ParameterError(f"state is damaged, but must have costs on the {w} steps of the last period")
 
 
 def public_memory(data: Mapping[str, Any], mechanism: OptStream) -> Mapping[str, Any] | None:

@@ -415,7 +415,7 @@ def _carried(plain: OptStream, data: Mapping[str, Any]) -> State:
     try:
         return State.read(data, plain)
     except ParameterError:
-        return State.read({**data, "memory": None}, plain)
+        return State.read(data, plain, forget=True)
 
 
 def _learn_release(plain: OptStream, release: Release | TreeRelease, state: State) -> None:

@@ -6,7 +6,7 @@ A sampler that reads raw data has a price of its own (:meth:`L1Sampling.selectio
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING
@@ -139,6 +139,9 @@ class L1Sampling:
     Args:
         k: The number of measured steps.
         threshold: The L1 error, in the units of the data summed over steps. Public: choose it from past releases.
+        constant_time: Whether choosing takes the same time whatever the data, as it should wherever others can time a
+            release. The work is then w^2 / 2 terms; without it long periods are faster, and their time tells how smooth
+            the raw data is.
 
     Example:
         >>> L1Sampling(k=10, threshold=1000.0)
@@ -147,6 +150,7 @@ class L1Sampling:
 
     k: int
     threshold: float
+    constant_time: bool = field(default=True, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         _check_count(self.k)
@@ -154,6 +158,10 @@ class L1Sampling:
             raise ParameterTypeError(f"threshold is of type {type(self.threshold).__name__}, but must be a real number")
         if not 0 <= self.threshold <= sys.float_info.max:
             raise ParameterError(f"threshold is {self.threshold}, but must be finite and not negative")
+        if not isinstance(self.constant_time, bool):
+            raise ParameterTypeError(
+                f"constant_time is of type {type(self.constant_time).__name__}, but must be True or False"
+            )
 
     def reads(self, w: int) -> bool:
         """Whether there is a choice to make; with ``k = 2`` or ``k = w`` there is none."""

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
@@ -201,7 +202,8 @@ def worst_window(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -
 def _most_chosen(cost: ChosenCosts, first: int, last: int) -> int:
     """Return the most measured steps that a change of the steps ``first <= t < last`` changes."""
     # Repetitions at the beginning hold a step before the window; those after its end hold one inside.
-    first, last = (_past(cost.repeated, step) for step in (first, last))
+    ends_of = _ends(cost.repeated)
+    first, last = (ends_of.get(step, step) for step in (first, last))
     first, last = max(first, cost.start), min(last, cost.stop)
     ends = sum(first <= end < last for end in {cost.start, cost.stop - 1})
     return ends + max(min(cost.free, last - first - ends), 0)
@@ -226,10 +228,13 @@ def _stop(cost: Cost) -> int:
             return cost.stop
 
 
-def _past(repeated: frozenset[int], step: int) -> int:
-    while step in repeated:
-        step += 1
-    return step
+@lru_cache(maxsize=64)
+def _ends(repeated: frozenset[int]) -> dict[int, int]:
+    """Return for every repeated step the first one after it that is not."""
+    ends: dict[int, int] = {}
+    for step in sorted(repeated, reverse=True):
+        ends[step] = ends.get(step + 1, step + 1)
+    return ends
 
 
 def epsilon_of(period: Sequence[Cost], guarantee: Guarantee) -> Fraction:
@@ -395,11 +400,23 @@ def to_data(costs: Sequence[Cost]) -> list[dict[str, Any]]:
 
 
 def from_data(data: Sequence[Mapping[str, Any]]) -> tuple[Cost, ...]:
-    """Return the costs that :func:`to_data` wrote; an unknown kind is refused, never guessed.
+    """Return the costs that :func:`to_data` wrote; what is not of this form is refused, never guessed.
 
     >>> from_data(to_data([TouchCost(0, 4, Fraction(1, 3))]))
     (TouchCost(start=0, stop=4, cost=Fraction(1, 3)),)
     """
+    if not isinstance(data, (list, tuple)):
+        raise DataError(f"costs are of type {type(data).__name__}, but must be a list")
+    try:
+        costs = _costs_in(data)
+    except (TypeError, ValueError, KeyError, ArithmeticError):
+        raise DataError("costs hold something else than numbers, but must be what this version wrote") from None
+    if list(data) != to_data(costs):
+        raise DataError("costs are not in the form in which this version writes them, but must be")
+    return costs
+
+
+def _costs_in(data: Sequence[Mapping[str, Any]]) -> tuple[Cost, ...]:
     costs: list[Cost] = []
     for entry in data:
         match entry:

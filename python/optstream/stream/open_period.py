@@ -61,6 +61,11 @@ class Closed:
     sources: dict[int, int] = field(default_factory=dict)
     """Steps that repeat an earlier one."""
 
+    @property
+    def begins_with_a_hole(self) -> bool:
+        """Whether what was released before is held at its start."""
+        return self.fill is None and 0 not in self.values
+
     def rows(self, w: int, width: int, published: Vector | None) -> NDArray[np.float64]:
         """Return one row of numbers for every step."""
         rows = np.empty((w, width))
@@ -97,9 +102,10 @@ class OpenPeriod:
             values = {int(step): np.array(value, dtype=np.float64) for step, value in state["observations"].items()}
             published = None if state["published"] is None else np.array(state["published"], dtype=np.float64)
             made = cls(state["released"], published, values)
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             raise ParameterError("state is not what Stream.state gave, but must be") from None
-        if any(value.shape != (width,) or not np.isfinite(value).all() for value in values.values()):
+        kept = [*values.values(), *([] if published is None else [published])]
+        if any(value.shape != (width,) or not np.isfinite(value).all() for value in kept):
             raise ParameterError(
                 f"state holds observations of another form, but must hold {width} finite numbers a step"
             )
@@ -169,8 +175,6 @@ class OpenPeriod:
                 f"{absent[0]}, and missing is 'refuse'"
             )
         closed = Closed(period, self._offsets(w))
-        # Before anything was released there is nothing to hold at the start of a period: it is passed over.
-        unheld = rules.missing == "hold" and self.published is None and absent[:1] == [period * w]
         if isinstance(rules.missing, float):
             closed.fill = rules.missing
         elif rules.missing == "hold":
@@ -181,7 +185,7 @@ class OpenPeriod:
             }
         self.values = {}
         self.released = period
-        return [] if rules.missing == "skip" or unheld else [closed]
+        return [] if rules.missing == "skip" else [closed]
 
     def _offsets(self, w: int) -> dict[int, Vector]:
         return {step % w: value for step, value in self.values.items()}

@@ -19,7 +19,7 @@ from optstream.ledger import Ledger
 from optstream.ledger.database import StaleError, pause
 from optstream.mechanism.loop import draw_period, price_next
 from optstream.mechanism.optstream import OptStream
-from optstream.mechanism.state import State, public_memory
+from optstream.mechanism.state import State, public_memory, sealed, unsealed
 from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
 
 if TYPE_CHECKING:
@@ -156,18 +156,19 @@ class Stream:
         """Return the open period of a stream that goes on from a state, its own or that of a release."""
         if not isinstance(state, Mapping):
             raise ParameterTypeError(f"state is of type {type(state).__name__}, but must be a mapping")
-        own = "observations" in state
-        if own and state.get("clock") != str(self._clock):
+        if "observations" not in state:
+            known = State.read(state, self._mechanism, str(self._clock))
+            return OpenPeriod(released=known.last, known=known)
+        content = unsealed(state)
+        if content.get("clock") != str(self._clock):
             # On another clock the same hours would be released again as other periods.
             raise ParameterError(f"state is of a stream with another clock, but must have {self._clock}")
-        if own and not isinstance(state.get("known"), Mapping):
+        if not isinstance(content.get("known"), Mapping):
             raise ParameterError("state is damaged, but must be what Stream.state gave")
-        known = State.read(state["known"] if own else state, self._mechanism)
-        if own:
-            begun = replace(OpenPeriod.read(state, self._width), known=known)
-            begun.check(self._mechanism.guarantee.w, known.last)
-            return begun
-        return OpenPeriod(released=known.last, known=known)
+        known = State.read(content["known"], self._mechanism, str(self._clock))
+        begun = replace(OpenPeriod.read(content, self._width), known=known)
+        begun.check(self._mechanism.guarantee.w, known.last)
+        return begun
 
     @property
     def state(self) -> dict[str, Any]:
@@ -175,13 +176,15 @@ class Stream:
         if self._stepwise is not None:
             raise StreamError("the state of a baseline cannot be kept")
         state = self._state
-        return {
-            "clock": str(self._clock),
-            "released": state.released,
-            "published": None if state.published is None else state.published.tolist(),
-            "observations": {str(step): value.tolist() for step, value in state.values.items()},
-            "known": (state.known or State()).to_data(self._mechanism.guarantee),
-        }
+        return sealed(
+            {
+                "clock": str(self._clock),
+                "released": state.released,
+                "published": None if state.published is None else state.published.tolist(),
+                "observations": {str(step): value.tolist() for step, value in state.values.items()},
+                "known": (state.known or State(clock=str(self._clock))).to_data(self._mechanism.guarantee),
+            }
+        )
 
     def discard(self) -> int:
         """Drop the observations of the open period; return their number. What was released stays released."""
@@ -273,7 +276,7 @@ class Stream:
 
     def _carry_out(self, state: OpenPeriod, closed: Sequence[Closed]) -> list[Any]:
         """Release what is closed and keep what is open, together; then go on from the new state."""
-        runs = _runs(closed, self._mechanism.guarantee.w)
+        runs = _runs(_holdable(closed, state.published), self._mechanism.guarantee.w)
         released = self._drawn(state, runs) if self._ledger is None else self._charged(self._ledger, state, runs)
         self._state = state
         return released
@@ -282,23 +285,20 @@ class Stream:
         """Return closed periods as they are released without a ledger, and what is known after them."""
         if not runs:
             return []
-        before = State.read(None, self._mechanism) if state.known is None else state.known
+        before = state.known or State.read(None, self._mechanism, str(self._clock))
         known, released = deepcopy(before), []
-        try:
-            for run in runs:
-                units = self._read(run, state.published)
-                for period, rows in zip(run, units, strict=True):
-                    priced = price_next(self._mechanism, known, period.period, period.sources)
-                    drawn = draw_period(priced, rows, period.period, known)
-                    released.append(self._assembled(period.period, priced.mechanism, drawn.parts, priced.epsilon))
-                    state.published = self._leaves_of(drawn.parts)
-        except BaseException:
-            if known.last != before.last:
-                # Noise was drawn, so that another draw would be a second look: what is closed is void.
-                state.published = self._state.published
-                state.known = replace(known, memory=before.memory)
-                self._state = state
-            raise
+        void = replace(state, published=self._state.published)
+        for run in runs:
+            units = self._read(run, state.published)
+            for period, rows in zip(run, units, strict=True):
+                priced = price_next(self._mechanism, known, period.period, period.sources)
+                # Spent before it is drawn: if anything fails from here on, even an interrupt, another draw would be a
+                # second look, so that what is closed is void.
+                spent = replace(before, last=period.period, costs=priced.costs, handed_over=True)
+                void = self._state = replace(void, known=spent)
+                drawn = draw_period(priced, rows, period.period, known)
+                released.append(self._assembled(period.period, priced.mechanism, drawn.parts, priced.epsilon))
+                state.published = self._leaves_of(drawn.parts)
         state.known = known
         for release in released:
             LOG.info("released period %d of %r", release.period, self._name)
@@ -333,9 +333,10 @@ class Stream:
 
     def _assembled(self, period: int, made: OptStream, parts: Parts, epsilon: Fraction) -> Any:
         start = self._clock.time_of(period * made.guarantee.w)
-        scope = "Holds for this period, together with all that was released before it through the same stream."
+        before = "through the same stream"
         if self._ledger is not None:
-            scope = f"Holds for this period of {self._name!r}, together with all that the ledger released of it before."
+            before = f"of {self._name!r} through the ledger"
+        scope = f"Holds for every window that meets this period, with all that was released before it {before}."
         statement = replace(made.statement, epsilon=epsilon, scope=scope)
         return made.assemble_period(parts, period, start, statement)
 
@@ -383,6 +384,15 @@ class Stream:
                 "leaf, or say by absent=NUMBER what one that does not come counts"
             )
         return np.array([finite(f"{name!r} at {when}", value.get(name, self._absent)) for name in leaves])
+
+
+def _holdable(closed: Sequence[Closed], published: Vector | None) -> list[Closed]:
+    """Return closed periods without those that begin with a hole before anything was released that could be held."""
+    kept: list[Closed] = []
+    for period in closed:
+        if kept or published is not None or not period.begins_with_a_hole:
+            kept.append(period)
+    return kept
 
 
 def _runs(closed: Sequence[Closed], w: int) -> list[list[Closed]]:

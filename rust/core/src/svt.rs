@@ -100,6 +100,7 @@ pub struct L1Sampler {
     threshold: i64,
     vector: SparseVector,
     unit: Unit,
+    constant_time: bool,
 }
 
 impl L1Sampler {
@@ -134,7 +135,13 @@ impl L1Sampler {
                 return Err(Error::parameter("resolution", resolution, "from 1 to 2^32"));
             }
         }
-        Ok(Self { length, count, threshold, vector, unit })
+        Ok(Self { length, count, threshold, vector, unit, constant_time: false })
+    }
+
+    /// The same sampler with work that does not depend on the data, see [`L1Sampler::sample`].
+    #[must_use]
+    pub const fn constant_time(self, constant_time: bool) -> Self {
+        Self { constant_time, ..self }
     }
 
     /// The number of steps that are sampled.
@@ -161,6 +168,13 @@ impl L1Sampler {
     /// is at least `j - 1`, and `i <= length - 1 - count + j` as long as more candidates than steps are left, so that
     /// `n <= length - count`. `count = 2` and `count = length` leave no choice: nothing is read, drawn or paid.
     ///
+    /// # Time
+    /// In constant time every candidate has a draw and a score that is summed term by term from the first step of the
+    /// period on, where terms that do not belong to the segment are multiplied by zero; what is not asked is drawn and
+    /// thrown away, which costs nothing. Work is `length^2 / 2` terms whatever the data and whatever is chosen, without a
+    /// branch, an exit or a sort that depends on either. Otherwise it is `O(length log length)`, in a time that tells of the
+    /// data. The number of draws differs, and with it what a key chooses.
+    ///
     /// # Errors
     /// [`Error::Parameter`] if the number of values is not the length of the period or a value exceeds 2^53 grid units
     /// in size, before anything is drawn.
@@ -171,10 +185,14 @@ impl L1Sampler {
         if self.vector.limit == 0 || self.count == self.length {
             return Ok(self.walk(|_, _| false));
         }
-        if values.iter().any(|value| value.unsigned_abs() > MAX_VALUE) {
+        // All values are looked at: where one is too large is not told by time either.
+        if values.iter().fold(0, |most, value| value.unsigned_abs().max(most)) > MAX_VALUE {
             return Err(Error::parameter("size of a value", "larger", "at most 2^53 grid units"));
         }
         let rho = laplace::draw(&self.vector.threshold_scale, source);
+        if self.constant_time {
+            return Ok(self.even_walk(values, rho, source));
+        }
         let mut segment = Segment::new(values, 0);
         Ok(self.walk(|last, step| {
             if segment.left() != last {
@@ -211,6 +229,34 @@ impl L1Sampler {
         steps
     }
 
+    /// The walk in constant time: what [`L1Sampler::walk`] does by branches is done by masks.
+    #[expect(clippy::arithmetic_side_effects, reason = "2 <= count <= length, and at most count - 2 steps are taken")]
+    #[expect(clippy::needless_bitwise_bool, reason = "a lazy operator would be a branch")]
+    fn even_walk<S: Source>(&self, values: &[i64], rho: i128, source: &mut S) -> Vec<usize> {
+        let end = self.length - 1;
+        let (mut free, mut last) = (self.count - 2, 0_usize);
+        let mut steps = vec![0; self.count];
+        let mut taken = 1_usize;
+        for step in 1..end {
+            let nu = laplace::draw(&self.vector.query_scale, source);
+            let numerator = even_numerator(values, last, step);
+            let passes = self.passes(numerator, step - last, rho, nu);
+            let asked = (free > 0) & (step > last + 1);
+            let take = usize::from((end - step == free) | (asked & passes));
+            // A step that is not taken is written where the next one that is will be written over it.
+            if let Some(slot) = steps.get_mut(taken) {
+                *slot = step;
+            }
+            taken += take;
+            free -= take;
+            last = select(take, step, last);
+        }
+        if let Some(slot) = steps.last_mut() {
+            *slot = end;
+        }
+        steps
+    }
+
     /// The test of the unit, multiplied by all its denominators, for a segment of at least two steps.
     ///
     /// Where a product with the noise leaves 128 bits, the noise outweighs numerator and threshold, which have at most 126
@@ -224,11 +270,42 @@ impl L1Sampler {
                 (i128::from(resolution), width)
             }
         };
-        let compared = || {
+        // Nothing here but the last product and its comparison reads data, and these do not branch.
+        let bound = || {
             let noise = rho.checked_sub(nu)?.checked_mul(width)?;
-            let bound = i128::from(self.threshold).checked_mul(resolution)?.checked_add(noise)?.checked_mul(length)?;
-            Some(numerator.checked_mul(resolution)? >= bound)
+            i128::from(self.threshold).checked_mul(resolution)?.checked_add(noise)?.checked_mul(length)
         };
-        compared().unwrap_or(nu > rho)
+        bound().map_or(nu > rho, |bound| numerator.wrapping_mul(resolution) >= bound)
     }
+}
+
+/// One of two numbers, by a condition of 1 or 0.
+#[inline]
+fn select(condition: usize, one: usize, zero: usize) -> usize {
+    let mask = std::hint::black_box(condition).wrapping_neg();
+    (one & mask) | (zero & !mask)
+}
+
+/// The numerator of the score of `[left, right]` as in [`crate::scores`], by the same work for every left end.
+///
+/// Values are at most [`MAX_VALUE`] in size and steps at most [`MAX_LENGTH`], so that rises have 55 bits, products 75 and
+/// sums 95.
+fn even_numerator(values: &[i64], left: usize, right: usize) -> i128 {
+    let signed = |number: usize| i64::try_from(number).unwrap_or(i64::MAX);
+    let at = |step: usize| values.get(step).copied().unwrap_or(0);
+    let (start, length) = (at(left), signed(right.wrapping_sub(left)));
+    let rise = at(right).wrapping_sub(start);
+    let mut sum = 0_i128;
+    for (step, value) in (1..right).zip(values.iter().skip(1)) {
+        // Steps up to the left end have no run, and no rise to speak of.
+        let inside = i64::from(step > left).wrapping_neg();
+        let run = signed(step).wrapping_sub(signed(left)) & inside;
+        let risen = value.wrapping_sub(start) & inside;
+        let term = i128::from(length)
+            .wrapping_mul(i128::from(risen))
+            .wrapping_sub(i128::from(run).wrapping_mul(i128::from(rise)));
+        let sign = term >> 127;
+        sum = sum.wrapping_add((term ^ sign).wrapping_sub(sign));
+    }
+    sum
 }

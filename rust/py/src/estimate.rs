@@ -2,12 +2,12 @@
 
 use numpy::{PyArray1, PyArray2, PyArrayMethods, PyUntypedArrayMethods};
 use optstream_estimate as estimate;
+use optstream_release::threads;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
 use crate::arguments::{array, row_major};
-use crate::errors::{raise_estimate, wrong_type};
-use crate::noise::threads;
+use crate::errors::{raise, wrong_type};
 
 type Cells = Vec<Vec<usize>>;
 type Pair<'py> = (Bound<'py, PyArray1<f64>>, Bound<'py, PyArray1<f64>>);
@@ -36,13 +36,13 @@ fn moments(py: Python<'_>, found: estimate::Estimate) -> Pair<'_> {
 impl Filter {
     #[new]
     fn new(w: usize, season: usize, memory: bool, smooth: bool, level: Option<(f64, f64)>) -> PyResult<Self> {
-        let made = estimate::Filter::new(w, season, memory, smooth, level).map_err(raise_estimate)?;
+        let made = estimate::Filter::new(w, season, memory, smooth, level).map_err(raise)?;
         Ok(Self(made.into()))
     }
 
     #[staticmethod]
     fn from_bytes(data: &[u8]) -> PyResult<Self> {
-        Ok(Self(estimate::Filter::from_bytes(data).map_err(raise_estimate)?.into()))
+        Ok(Self(estimate::Filter::from_bytes(data).map_err(raise)?.into()))
     }
 
     fn to_bytes<'py>(&self, py: Python<'py>) -> Bound<'py, PyBytes> {
@@ -73,7 +73,7 @@ impl Filter {
         memory: bool,
     ) -> PyResult<f64> {
         let variances = vector("variances", variances)?;
-        py.detach(|| self.held().expected_error(cells, variances, scale, memory)).map_err(raise_estimate)
+        py.detach(|| self.held().expected_error(cells, variances, scale, memory)).map_err(raise)
     }
 
     fn deviation<'py>(
@@ -85,7 +85,7 @@ impl Filter {
         let given = array("transform", transform, &[2])?;
         let (columns, entries) = (given.shape()[1].max(1), row_major(&given).into_owned());
         let rows: Vec<Vec<f64>> = entries.chunks(columns).map(<[f64]>::to_vec).collect();
-        let found = py.detach(|| self.held().deviation(&rows, scale)).map_err(raise_estimate)?;
+        let found = py.detach(|| self.held().deviation(&rows, scale)).map_err(raise)?;
         Ok(PyArray1::from_vec(py, found))
     }
 
@@ -118,7 +118,7 @@ impl Filter {
                     .collect();
                 estimate::revised(&filter, &history?)
             })
-            .map_err(raise_estimate)?;
+            .map_err(raise)?;
         let shape = [found.len(), w];
         let (means, variances): (Vec<_>, Vec<_>) = found.into_iter().map(|one| (one.means, one.variances)).unzip();
         Ok((
@@ -161,6 +161,6 @@ pub fn update_filters<'py>(
             let mut borrowed: Vec<&mut estimate::Filter> = held.iter_mut().map(|filter| &mut **filter).collect();
             estimate::update_all(&mut borrowed, measured, threads(usize::MAX))
         })
-        .map_err(raise_estimate)?;
+        .map_err(raise)?;
     Ok(found.into_iter().map(|(found, seen)| (moments(py, found), (seen.jump, seen.excess, seen.shift))).collect())
 }

@@ -16,7 +16,7 @@ mod _core {
     #[pymodule_export]
     use crate::estimate::{Filter, update_filters};
     #[pymodule_export]
-    use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace};
+    use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace, sensitivity};
     #[pymodule_export]
     use crate::release::{Forest, Plan, Product, choice_hashes, quantise};
 }

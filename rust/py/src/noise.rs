@@ -1,13 +1,9 @@
-//! Noise on arrays.
+//! Keys, and noise on arrays: conversions alone.
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
-use optstream_core::batch::{self, WORTH_THREADS};
-use optstream_core::cube::CubeScale;
-use optstream_core::gaussian::Deviation;
 use optstream_core::grid::{Grid, default_step};
 use optstream_core::rng::{Key, Secret};
-use optstream_core::scale::Scale;
-use optstream_core::svt::SparseVector;
+use optstream_release::noise::{Law, Request};
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
@@ -50,38 +46,6 @@ impl CuratorKey {
     }
 }
 
-/// What the samplers need to know of a request, checked in full before anything is drawn.
-struct Request {
-    grid: Grid,
-    scale: Scale,
-    units: Vec<i64>,
-    shape: Vec<usize>,
-}
-
-impl Request {
-    fn read(
-        values: &Bound<'_, PyAny>,
-        dimensions: &[usize],
-        sensitivity: &Bound<'_, PyAny>,
-        epsilon: &Bound<'_, PyAny>,
-        bounds: &Bound<'_, PyAny>,
-        grid: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
-        let values = array("values", values, dimensions)?;
-        let sensitivity = number("sensitivity", sensitivity)?;
-        let epsilon = budget("epsilon", epsilon)?;
-        let (lower, upper) = pair("bounds", bounds)?;
-        let step = match grid {
-            Some(step) => number("grid", step)?,
-            None => default_step(sensitivity).map_err(raise)?,
-        };
-        let grid = Grid::new(step, lower, upper).map_err(raise)?;
-        let scale = Scale::new(grid.sensitivity(sensitivity).map_err(raise)?, &epsilon).map_err(raise)?;
-        let units = grid.quantise(&row_major(&values)).map_err(raise)?;
-        Ok(Self { grid, scale, units, shape: values.shape().to_vec() })
-    }
-}
-
 /// What makes a release repeatable: a curator's key and the context of the release.
 pub type Retry<'py> = Option<(PyRef<'py, CuratorKey>, Vec<PyBackedBytes>)>;
 
@@ -97,85 +61,48 @@ pub fn key(retry: Retry<'_>, units: &[i64]) -> PyResult<Key> {
     }
 }
 
-/// Threads for a batch: what the machine gives this process, or fewer if `OPTSTREAM_MAX_THREADS` says so.
-pub fn threads(length: usize) -> usize {
-    if length < WORTH_THREADS {
-        return 1;
-    }
-    let available = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-    let limit = std::env::var("OPTSTREAM_MAX_THREADS").ok().and_then(|text| text.parse().ok());
-    limit.unwrap_or(available).clamp(1, available)
+fn request(
+    values: &Bound<'_, PyAny>,
+    dimensions: &[usize],
+    sensitivity: &Bound<'_, PyAny>,
+    epsilon: &Bound<'_, PyAny>,
+    bounds: &Bound<'_, PyAny>,
+    grid: Option<&Bound<'_, PyAny>>,
+) -> PyResult<(Request, Vec<usize>)> {
+    let values = array("values", values, dimensions)?;
+    let sensitivity = number("sensitivity", sensitivity)?;
+    let epsilon = budget("epsilon", epsilon)?;
+    let bounds = pair("bounds", bounds)?;
+    let step = grid.map(|step| number("grid", step)).transpose()?;
+    let made = Request::new(&row_major(&values), sensitivity, &epsilon, bounds, step).map_err(raise)?;
+    Ok((made, values.shape().to_vec()))
 }
 
-/// Discrete Laplace noise on every value; see `optstream.noise.laplace`.
-#[pyfunction]
-#[pyo3(signature = (values, sensitivity, epsilon, bounds, grid=None, retry=None))]
-pub fn laplace<'py>(
-    py: Python<'py>,
-    values: &Bound<'py, PyAny>,
-    sensitivity: &Bound<'py, PyAny>,
-    epsilon: &Bound<'py, PyAny>,
-    bounds: &Bound<'py, PyAny>,
-    grid: Option<&Bound<'py, PyAny>>,
-    retry: Retry<'py>,
-) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let Request { grid, scale, mut units, .. } = Request::read(values, &[1], sensitivity, epsilon, bounds, grid)?;
-    let key = key(retry, &units)?;
-    let noisy = py.detach(|| {
-        let threads = threads(units.len());
-        batch::laplace(&mut units, &scale, &key, threads);
-        grid.values(units)
-    });
-    Ok(noisy.into_pyarray(py))
+/// A function of `optstream.noise`, which says what it does.
+macro_rules! noise {
+    ($name:ident, $dimensions:expr, $shape:ident => $law:expr) => {
+        #[pyfunction]
+        #[pyo3(signature = (values, sensitivity, epsilon, bounds, grid=None, retry=None))]
+        pub fn $name<'py>(
+            py: Python<'py>,
+            values: &Bound<'py, PyAny>,
+            sensitivity: &Bound<'py, PyAny>,
+            epsilon: &Bound<'py, PyAny>,
+            bounds: &Bound<'py, PyAny>,
+            grid: Option<&Bound<'py, PyAny>>,
+            retry: Retry<'py>,
+        ) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
+            let (request, $shape) = request(values, $dimensions, sensitivity, epsilon, bounds, grid)?;
+            let (law, key) = ($law, key(retry, request.units())?);
+            py.detach(|| request.noisy(law, &key)).map_err(raise)?.into_pyarray(py).reshape($shape)
+        }
+    };
 }
+noise!(laplace, &[1], shape => Law::Laplace);
+noise!(gaussian, &[1], shape => Law::Gaussian);
+noise!(cube, &[1, 2], shape => Law::Cube(shape.last().copied().unwrap_or(0)));
 
-/// Discrete Gaussian noise on every value; see `optstream.noise.gaussian`. `ratio` is the sensitivity divided by sigma.
-#[pyfunction]
-#[pyo3(signature = (values, sensitivity, ratio, bounds, grid=None, retry=None))]
-pub fn gaussian<'py>(
-    py: Python<'py>,
-    values: &Bound<'py, PyAny>,
-    sensitivity: &Bound<'py, PyAny>,
-    ratio: &Bound<'py, PyAny>,
-    bounds: &Bound<'py, PyAny>,
-    grid: Option<&Bound<'py, PyAny>>,
-    retry: Retry<'py>,
-) -> PyResult<Bound<'py, PyArray1<f64>>> {
-    let Request { grid, scale, mut units, .. } = Request::read(values, &[1], sensitivity, ratio, bounds, grid)?;
-    let key = key(retry, &units)?;
-    let deviation = Deviation::new(scale);
-    let noisy = py.detach(|| {
-        let threads = threads(units.len());
-        batch::gaussian(&mut units, &deviation, &key, threads);
-        grid.values(units)
-    });
-    Ok(noisy.into_pyarray(py))
-}
-
-/// Cube noise on every row; see `optstream.noise.cube`.
-#[pyfunction]
-#[pyo3(signature = (values, sensitivity, epsilon, bounds, grid=None, retry=None))]
-pub fn cube<'py>(
-    py: Python<'py>,
-    values: &Bound<'py, PyAny>,
-    sensitivity: &Bound<'py, PyAny>,
-    epsilon: &Bound<'py, PyAny>,
-    bounds: &Bound<'py, PyAny>,
-    grid: Option<&Bound<'py, PyAny>>,
-    retry: Retry<'py>,
-) -> PyResult<Bound<'py, PyArrayDyn<f64>>> {
-    let Request { grid, scale, mut units, shape } = Request::read(values, &[1, 2], sensitivity, epsilon, bounds, grid)?;
-    let scale = CubeScale::new(scale, shape.last().copied().unwrap_or(0)).map_err(raise)?;
-    let key = key(retry, &units)?;
-    let noisy = py.detach(|| {
-        let threads = threads(units.len());
-        batch::cube(&mut units, &scale, &key, threads).map(|()| grid.values(units))
-    });
-    noisy.map_err(raise)?.into_pyarray(py).reshape(shape)
-}
-
-/// Which scores are above a threshold; see `optstream.above_threshold`. `threshold_epsilon` and `query_epsilon` are the
-/// parts of the budget for the noise on the threshold and on the scores.
+/// Which scores are above a threshold; see `optstream.above_threshold`.
 #[pyfunction]
 #[expect(clippy::too_many_arguments, reason = "called by one Python function, which names them")]
 pub fn above_threshold<'py>(
@@ -189,15 +116,10 @@ pub fn above_threshold<'py>(
     bounds: &Bound<'py, PyAny>,
     grid: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyArray1<bool>>> {
-    let Request { grid, scale, units, .. } = Request::read(scores, &[1], sensitivity, threshold_epsilon, bounds, grid)?;
-    let threshold = grid.nearest(number("threshold", threshold)?).map_err(raise)?;
-    let moved = grid.sensitivity(number("sensitivity", sensitivity)?).map_err(raise)?;
-    let positives = u64::try_from(max_positive).unwrap_or(u64::MAX);
-    let twice = moved.saturating_mul(positives.saturating_mul(2));
-    let queries = Scale::new(twice, &budget("epsilon", query_epsilon)?).map_err(raise)?;
-    let vector = SparseVector::new(scale, queries, max_positive);
+    let (request, _) = request(scores, &[1], sensitivity, threshold_epsilon, bounds, grid)?;
+    let (threshold, epsilon) = (number("threshold", threshold)?, budget("epsilon", query_epsilon)?);
     let key = Key::from_entropy().map_err(raise)?;
-    let answers = py.detach(|| vector.above_threshold(&units, threshold, &mut key.stream(0)));
+    let answers = py.detach(|| request.above(threshold, &epsilon, max_positive, &key)).map_err(raise)?;
     Ok(answers.into_pyarray(py))
 }
 
@@ -205,4 +127,11 @@ pub fn above_threshold<'py>(
 #[pyfunction]
 pub fn default_grid(sensitivity: &Bound<'_, PyAny>) -> PyResult<f64> {
     default_step(number("sensitivity", sensitivity)?).map_err(raise)
+}
+
+/// How far a quantised value can move: the ceiling of alpha / grid.
+#[pyfunction]
+pub fn sensitivity(alpha: &Bound<'_, PyAny>, grid: &Bound<'_, PyAny>) -> PyResult<u64> {
+    let grid = Grid::new(number("grid", grid)?, 0.0, number("grid", grid)?).map_err(raise)?;
+    grid.sensitivity(number("sensitivity", alpha)?).map_err(raise)
 }

@@ -274,3 +274,52 @@ fn losses_stay_within_epsilon_and_wrong_noise_is_caught() {
     let bare = loss(rho, silence);
     assert!(bare > 6.0, "scores without noise show a loss of {bare} only");
 }
+
+proptest! {
+    /// In constant time the choice is that of a plain walk over scores by their definition, with a draw for every candidate.
+    #[test]
+    fn constant_time_chooses_what_a_plain_walk_chooses(
+        values in proptest::collection::vec(prop_oneof![-40_i64..40, -(1_i64 << 53)..=1 << 53], 3..70),
+        count in 3_usize..20,
+        threshold in prop_oneof![0_i64..500, 0_i64..1 << 58],
+        normalised in any::<bool>(),
+    ) {
+        let length = values.len();
+        let count = count.min(length - 1).max(2);
+        let unit = if normalised { Unit::Normalised { sensitivity: 7, resolution: 1024 } } else { Unit::Common };
+        let scales = (scale(1 << 12, 1, 1), scale(1 << 13, 1, 1));
+        let vector = SparseVector::new(scales.0, scales.1, count - 2);
+        let sampler = L1Sampler::new(length, count, threshold, vector, unit).unwrap().constant_time(true);
+        let key = Key::from_entropy().unwrap();
+        let found = sampler.sample(&values, &mut key.stream(0)).unwrap();
+        let mut source = key.stream(0);
+        let expected = if count == 2 { vec![0, length - 1] } else {
+            let rho = laplace::draw(&scales.0, &mut source);
+            let noise: Vec<i128> = (1..length - 1).map(|_| laplace::draw(&scales.1, &mut source)).collect();
+            sampler.walk(|last, step| {
+                let numerator = Segment::new(&values, last).numerator(step);
+                sampler.passes(numerator, step - last, rho, noise[step - 1])
+            })
+        };
+        prop_assert_eq!(found, expected);
+    }
+
+    /// The score of constant work is that of the definition, wherever the segment starts.
+    #[test]
+    fn constant_work_gives_the_same_numerators(
+        values in proptest::collection::vec(prop_oneof![-9_i64..9, -(1_i64 << 53)..=1 << 53], 2..80),
+        left in 0_usize..80,
+    ) {
+        let left = left % values.len();
+        for right in left + 1..values.len() {
+            prop_assert_eq!(even_numerator(&values, left, right), Segment::new(&values, left).numerator(right));
+        }
+    }
+}
+
+#[test]
+fn constant_time_refuses_what_is_too_large() {
+    let sampler = sampler(4, 3, 0, Unit::Common).constant_time(true);
+    assert!(sampler.sample(&[0, 0, 0, (1 << 53) + 1], &mut nothing()).is_err());
+    assert!(sampler.sample(&[0, 0, 0], &mut nothing()).is_err());
+}
