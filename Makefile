@@ -62,10 +62,12 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench_hierarchy.py
 	$(BIN)/python tools/bench_ledger.py
 	$(BIN)/python tools/bench_events.py
+	$(BIN)/python tools/bench_estimate.py
 
 # The streams are not part of the project: DATA names the folder that has them.
 DATA ?= ../shared/data
 accuracy: $(STAMPS)/build ## Measure errors beside the plain Laplace mechanism on the streams of DATA; write build/accuracy
+	$(BIN)/python tools/accuracy.py --made
 	$(BIN)/python tools/accuracy.py --data $(DATA)
 
 audit: $(STAMPS)/build ## Attack all that ships and all that is known to be broken; measure what time tells

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -41,7 +42,7 @@ class Made:
         borders = [0, *self.changes, len(self.rows)]
         found = [
             slice(start, start + MONTH)
-            for low, high in zip(borders, borders[1:], strict=False)
+            for low, high in itertools.pairwise(borders)
             for start in range(low + WEEK, high - MONTH + 1)
         ]
         return found or [slice(0, len(self.rows))]
@@ -127,14 +128,19 @@ def _made() -> list[Made]:
     return [
         Made("zeros", np.zeros((126, 24)), (0.0, 1000.0)),
         Made("constant", np.full((126, 24), 300.0), (0.0, 1000.0)),
-        Made("one spike", _spike(), (0.0, 5000.0)),
+        Made("one spike", _spike(), (0.0, 5000.0), (60, 61)),
         Made("steps", _steps(), (0.0, 2000.0), (42, 84, 126)),
         Made("trend", np.linspace(100, 4000, 160)[:, None] + 80 * shape, (0.0, 5000.0)),
         Made("growth", _growth(), (0.0, 100_000.0)),
         _counts("closed Sundays", 160, _sundays, 2000.0),
         _counts("a month off", 140, _month_off, 2000.0, 56, 86),
         _counts("zeros then a shape", 150, lambda day: 0.0 if day < 45 else 300 + 200 * shape, 1000.0, 45),
-        Made("constant then a shape", np.vstack([constant[:28], 300 + np.tile(40 * shape, (100, 1))]), (0.0, 1000.0), (28,)),
+        Made(
+            "constant then a shape",
+            np.vstack([constant[:28], 300 + np.tile(40 * shape, (100, 1))]),
+            (0.0, 1000.0),
+            (28,),
+        ),
         _counts("flipped shape", 126, _flipped, 1000.0, 63),
         Made("small counts", rng.integers(0, 4, (160, 24)).astype(np.float64), (0.0, 50.0)),
         Made("bursts", _bursts(), (0.0, 1000.0)),

@@ -60,6 +60,11 @@ impl Filter {
     }
 
     #[getter]
+    fn alarm(&self) -> Option<(u64, f64)> {
+        self.held().alarm()
+    }
+
+    #[getter]
     fn kind(&self) -> (usize, usize, bool, bool) {
         self.held().kind()
     }
