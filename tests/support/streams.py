@@ -35,7 +35,7 @@ class Made:
     @property
     def w(self) -> int:
         """The number of steps of a period."""
-        return self.rows.shape[1]
+        return int(self.rows.shape[1])
 
     def windows(self) -> list[slice]:
         """Return all runs of four weeks that begin a week after a change, or all there is where that is less."""

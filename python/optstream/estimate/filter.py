@@ -107,6 +107,11 @@ class Filter:
         return self._core.alarm
 
     @property
+    def room(self) -> float:
+        """How far the level is from the nearer end of where it may be: what means hide is at most twice as large."""
+        return self._core.room
+
+    @property
     def kind(self) -> tuple[int, int, bool, bool]:
         """What does not change: w, season, memory and smooth."""
         return self._core.kind

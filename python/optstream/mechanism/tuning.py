@@ -301,9 +301,10 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     judge = _Judge(steady, memory.filters)
     fine = mechanism.variant(sample=BucketSampling(steady.guarantee.w), perturb=now.perturb)
     alarm = judge.alarm(fine)
-    if alarm < LOOKS or memory.measured % EXPLORE == OFFSET:
+    explores = judge.hides(fine)
+    if alarm < LOOKS or (explores and memory.measured % EXPLORE == OFFSET):
         return fine
-    explored = memory.measured % EXPLORE == OFFSET + 1
+    explored = explores and memory.measured % EXPLORE == OFFSET + 1
     if not (explored or memory.measured in CHANGES or memory.measured % INTERVAL == 0 or alarm in SETTLED):
         return now
     # What is traded between pure and Gaussian noise in the light of releases has no proof.
@@ -355,6 +356,17 @@ class _Judge:
             (learnt[node], int(hierarchy.depths[node]), None if scale is None else scale * below[node])
             for node in chosen
         ]
+
+    def hides(self, fine: OptStream) -> bool:
+        """Return whether means may hide more than the noise of measuring every step.
+
+        Values that stay within bounds deviate from their mean by at most twice its distance from the nearer bound, on
+        average. Where that is less than the noise of a step, looking at every step cannot help.
+        """
+        return any(
+            2 * learnt.room > float(np.sqrt(variances_of(fine.levels[depth]).max()))
+            for learnt, depth, _ in self._streams
+        )
 
     def alarm(self, fine: OptStream) -> float:
         """Return how many periods ago a stream deviated by more than the noise of measuring every step."""

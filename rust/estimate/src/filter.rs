@@ -200,6 +200,13 @@ impl Filter {
         (self.alarmed > 0).then(|| (self.count - self.alarmed, self.alarm))
     }
 
+    /// How far the level is from the nearer end of where it may be: what hides within means is at most twice as large.
+    #[must_use]
+    pub fn room(&self) -> f64 {
+        self.level
+            .map_or(f64::INFINITY, |(mean, deviation)| (deviation - (self.origin + self.centre - mean).abs()).max(0.0))
+    }
+
     /// What does not change: w, season, memory and smooth.
     #[must_use]
     pub fn kind(&self) -> (usize, usize, bool, bool) {

@@ -65,6 +65,11 @@ impl Filter {
     }
 
     #[getter]
+    fn room(&self) -> f64 {
+        self.held().room()
+    }
+
+    #[getter]
     fn kind(&self) -> (usize, usize, bool, bool) {
         self.held().kind()
     }
