@@ -62,18 +62,21 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 	$(BIN)/python tools/bench_hierarchy.py
 	$(BIN)/python tools/bench_ledger.py
 	$(BIN)/python tools/bench_events.py
+	$(BIN)/python tools/bench_service.py
+	$(BIN)/python tools/bench_estimate.py
 
 # The streams are not part of the project: DATA names the folder that has them.
 DATA ?= ../shared/data
 accuracy: $(STAMPS)/build ## Measure errors beside the plain Laplace mechanism on the streams of DATA; write build/accuracy
+	$(BIN)/python tools/accuracy.py --made
 	$(BIN)/python tools/accuracy.py --data $(DATA)
 
 audit: $(STAMPS)/build ## Attack all that ships and all that is known to be broken; measure what time tells
 	$(BIN)/python tools/audit.py
 	$(BIN)/python tools/timing.py
 
-serve: $(STAMPS)/build ## Start the example service on 127.0.0.1:8000
-	examples/service/run
+serve: $(STAMPS)/build ## Serve a stream on 127.0.0.1:8000 for trying things out; its files are in build/service
+	tools/serve
 
 docs: $(STAMPS)/build ## Build the site into build/site and the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post --package optstream-release --package optstream-estimate

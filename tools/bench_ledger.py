@@ -17,6 +17,7 @@ import statistics
 import subprocess
 import tempfile
 import time
+from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,116 @@ def prepare(url: str) -> None:
             file.execute(table.format("BLOB"))
 
 
+def witnessed(database: str, url: str, folder: str) -> dict[str, float]:
+    """Return what a release with a witness costs in bare inserts, in turns."""
+    other = f"{folder}/witness.db" if database == "SQLite" else url
+    with ops.Ledger(url, create=True, witness=other) as ledger:
+        made, insert = mechanism(), bare_insert(url if database == "PostgreSQL" else f"{url}.peer", "witness")
+        name = f"witness {os.getpid()}"
+        ratios, number = [], 0
+        for _ in range(ROUNDS):
+            times = []
+            for work in (lambda n: ledger.release(made, DATA, stream=name, period=n), insert):
+                start = time.perf_counter()
+                for index in range(number, number + 60):
+                    work(index)
+                times.append(time.perf_counter() - start)
+            number += 60
+            ratios.append(times[0] / times[1])
+    return {"with a witness, in inserts": statistics.median(ratios)}
+
+
+def in_bulk(url: str) -> dict[str, float]:
+    """Return how many times as many releases per second bulk makes, in turns with single ones."""
+    made, ratios = mechanism(), []
+    with ops.Ledger(url, create=True) as ledger:
+        for turn in range(ROUNDS):
+            start = time.perf_counter()
+            for number in range(60):
+                ledger.release(made, DATA, stream=f"single {os.getpid()} {turn}", period=number)
+            single = (time.perf_counter() - start) / 60
+            many = {f"bulk {os.getpid()} {turn} {index}": np.tile(DATA, 20) for index in range(200)}
+            start = time.perf_counter()
+            ledger.release_many(made, many)
+            ratios.append(single / ((time.perf_counter() - start) / 4000))
+    return {"bulk, times as many per second": statistics.median(ratios)}
+
+
+def looking_back(url: str) -> dict[str, float]:
+    """Return what ``remaining`` and ``verify`` cost a period beside its release, and whether they are linear."""
+    made, found = mechanism(), {}
+    with ops.Ledger(url, create=True) as ledger:
+        name = f"long {os.getpid()}"
+        start = time.perf_counter()
+        for number in range(200):
+            ledger.release(made, DATA, stream=name, period=number)
+        release = (time.perf_counter() - start) / 200
+        for periods in (2000, 20_000):
+            done = len(ledger.history(name))
+            ledger.release_many(made, {name: np.tile(DATA, periods - done)}, period=done)
+            start = time.perf_counter()
+            ledger.remaining(name)
+            found[f"remaining, a period of {periods:,} in releases"] = (time.perf_counter() - start) / periods / release
+    return found
+
+
+def verifying(url: str) -> dict[str, float]:
+    """Return what ``verify`` costs a period beside a release, for a ledger of its own."""
+    made, found = mechanism(), {}
+    with ops.Ledger(url, create=True) as ledger:
+        release = 0.0
+        for periods in (2000, 20_000):
+            done = len(ledger.history("v")) if "v" in ledger.streams else 0
+            start = time.perf_counter()
+            for number in range(done, done + 200):
+                ledger.release(made, DATA, stream="v", period=number)
+            release = (time.perf_counter() - start) / 200
+            ledger.release_many(made, {"v": np.tile(DATA, periods - done - 200)}, period=done + 200)
+            start = time.perf_counter()
+            ledger.verify()
+            found[f"verify, a period of {periods:,} in releases"] = (time.perf_counter() - start) / periods / release
+    return found
+
+
+def constant(url: str) -> dict[str, float]:
+    """Return how much longer a release takes at period 100,000 than at period 10."""
+    made, name = mechanism(), f"constant {os.getpid()}"
+    with ops.Ledger(url, create=True) as ledger:
+
+        def timed(first: int) -> float:
+            start = time.perf_counter()
+            for number in range(first, first + 200):
+                ledger.release(made, DATA, stream=name, period=number)
+            return time.perf_counter() - start
+
+        timed(0)
+        early = timed(200)
+        for first in range(400, 100_000, 4980):
+            ledger.release_many(made, {name: np.tile(DATA, 4980)}, period=first)
+        return {"a release at period 100,000 beside one at 200": timed(100_000) / early}
+
+
+def pooled(url: str) -> dict[str, float]:
+    """Return what a release of a member of a pool of 20 costs beside one of a stream of its own, in turns."""
+    made, ratios = mechanism().with_epsilon(Fraction(1, 20)), []
+    with ops.Ledger(url, create=True) as ledger:
+        pool = f"pool {os.getpid()}"
+        ledger.create_pool(pool, ops.Guarantee(epsilon=1, w=W))
+        for index in range(20):
+            ledger.create_stream(f"{pool} {index}", made.guarantee, pool=pool)
+            ledger.create_stream(f"alone {pool} {index}", made.guarantee)
+        for turn in range(ROUNDS):
+            times = []
+            for kind in ("", "alone "):
+                start = time.perf_counter()
+                for number in range(turn * 5, turn * 5 + 5):
+                    for index in range(20):
+                        ledger.release(made, DATA, stream=f"{kind}{pool} {index}", period=number)
+                times.append(time.perf_counter() - start)
+            ratios.append(times[0] / times[1])
+    return {"a member of a pool of 20, in single releases": statistics.median(ratios)}
+
+
 def main() -> None:
     """Measure, print the table, and write JSON if asked."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -129,7 +240,10 @@ def main() -> None:
     print(f"bare release of one period: {bare * 1e6:.0f} µs, {1 / bare:,.0f} per second")
     print("database     processes   releases/s   inserts/s   cost of a release in inserts (median of rounds, range)")
     figures: dict[str, Any] = {"bare_release_us": bare * 1e6}
-    with tempfile.TemporaryDirectory(dir=Path.cwd()) as folder:
+    # On the disk of the project, which a folder for temporary files need not be on, where nothing is committed from.
+    build = Path("build")
+    build.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=build) as folder:
         for database, url in (("SQLite", f"{folder}/ledger.db"), ("PostgreSQL", server)):
             prepare(url)
             for processes in (1, 4):
@@ -142,6 +256,12 @@ def main() -> None:
                     f"  ({min(ratios):.2f} to {max(ratios):.2f})"
                 )
                 figures[f"{database} {processes}"] = {"releases_s": ours, "inserts_s": theirs, "ratio": ratio}
+            more = witnessed(database, url, folder) | in_bulk(url) | pooled(url)
+            if database == "SQLite":
+                more |= looking_back(url) | verifying(f"{folder}/verified.db") | constant(url)
+            for what, value in more.items():
+                print(f"{database:<14}{what}: {value:.3g}")
+            figures[f"{database} more"] = more
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(figures, indent=2))
 

@@ -13,6 +13,7 @@ afresh by the operating system for every call. See :mod:`optstream.noise`.
 """
 
 import importlib
+import logging
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
         UnknownStreamError,
     )
     from optstream.estimate import Estimate
-    from optstream.keys import CuratorKey, create_key, read_key
-    from optstream.ledger import Ledger
+    from optstream.keys import CuratorKey, create_key, data_digest, read_key, rotate_key
+    from optstream.ledger import Ledger, restore_ledger
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
@@ -47,12 +48,17 @@ if TYPE_CHECKING:
     from optstream.pipeline.sparse_vector import above_threshold
     from optstream.privacy.guarantee import Guarantee
     from optstream.privacy.statement import Stage, Statement
+    from optstream.stream.asynchronous import AsyncStream
     from optstream.stream.stream import Stream
 
     __version__: str
 
+# What the library says goes to this logger, and nowhere unless the program says where.
+logging.getLogger("optstream").addHandler(logging.NullHandler())
+
 # Modules are loaded when a name of theirs is first asked for: whoever needs a stream does not wait for the solver.
 _HOMES = {
+    "AsyncStream": "optstream.stream.asynchronous",
     "BucketSampling": "optstream.pipeline.sampling",
     "BudgetError": "optstream.errors",
     "Candidate": "optstream.mechanism.tuning",
@@ -88,13 +94,17 @@ _HOMES = {
     "above_threshold": "optstream.pipeline.sparse_vector",
     "aggregate": "optstream.data.events",
     "create_key": "optstream.keys",
+    "data_digest": "optstream.keys",
     "read_key": "optstream.keys",
+    "restore_ledger": "optstream.ledger",
+    "rotate_key": "optstream.keys",
     "read_plan": "optstream.mechanism.plan",
     "tune": "optstream.mechanism.tuning",
     "write_plan": "optstream.mechanism.plan",
 }
 
 __all__ = [
+    "AsyncStream",
     "BucketSampling",
     "BudgetError",
     "Candidate",
@@ -131,9 +141,12 @@ __all__ = [
     "above_threshold",
     "aggregate",
     "create_key",
+    "data_digest",
     "noise",
     "read_key",
     "read_plan",
+    "restore_ledger",
+    "rotate_key",
     "tune",
     "write_plan",
 ]

@@ -10,17 +10,24 @@ import os
 import secrets
 import stat
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from optstream._core import CuratorKey
 from optstream.errors import ParameterError, ParameterTypeError
 
-__all__ = ["CuratorKey", "create_key", "find_key", "read_key"]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["CuratorKey", "create_key", "data_digest", "find_key", "find_keys", "read_key", "read_keys", "rotate_key"]
 
 VARIABLE = "OPTSTREAM_KEY"
 """Environment variable with the key as 64 hexadecimal digits."""
 FILE_VARIABLE = "OPTSTREAM_KEY_FILE"
 """Environment variable with the path of the key's file."""
 DIGITS = 64
+MOST = 1 << 16
+"""Bytes of a file that are looked at."""
 
 
 def create_key(path: str | Path) -> None:
@@ -46,12 +53,44 @@ def create_key(path: str | Path) -> None:
         raise ParameterError(f"key file {str(path)!r} cannot be written: {_reason(error)}") from None
 
 
+def rotate_key(path: str | Path) -> None:
+    """Put a new key into a key's file, before those that it holds: old periods are still repeated with theirs.
+
+    The ledgers must follow, see :meth:`Ledger.rotate_key`; until then they go on with the key that they know.
+
+    Raises:
+        ParameterError: The file is no key's file, or cannot be written.
+    """
+    read_keys(path)
+    target = Path(path)
+    made = target.with_name(f"{target.name}.new")
+    try:
+        descriptor = os.open(made, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(secrets.token_hex(DIGITS // 2) + "\n" + target.read_text(encoding="ascii"))
+                file.flush()
+                os.fsync(descriptor)
+            # All at once: half a file would be no key.
+            made.replace(target)
+        except OSError:
+            made.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise ParameterError(f"key file {str(path)!r} cannot be written: {_reason(error)}") from None
+
+
 def read_key(path: str | Path) -> CuratorKey:
-    """Return the key in a file.
+    """Return the key in a file, the newest if it holds several.
 
     Raises:
         ParameterError: The file cannot be read, can be read by others, or does not hold 64 hexadecimal digits.
     """
+    return read_keys(path)[0]
+
+
+def read_keys(path: str | Path) -> tuple[CuratorKey, ...]:
+    """Return the keys in a file, one in every line: the newest, and those that came before it."""
     if not isinstance(path, (str, Path)):
         raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be the path of a key file")
     try:
@@ -59,7 +98,7 @@ def read_key(path: str | Path) -> CuratorKey:
         with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # noqa: PTH123
             # What is checked is the file that was opened, not one that takes its name later.
             mode = os.fstat(file.fileno()).st_mode
-            content = file.read(4 * DIGITS) if stat.S_ISREG(mode) else b""
+            content = file.read(MOST) if stat.S_ISREG(mode) else b""
     except (OSError, ValueError) as error:
         raise ParameterError(f"key file {str(path)!r} cannot be read: {_reason(error)}") from None
     if not stat.S_ISREG(mode):
@@ -68,7 +107,7 @@ def read_key(path: str | Path) -> CuratorKey:
         raise ParameterError(
             f"key file {path} has mode {stat.S_IMODE(mode):04o}, but must be closed to others: chmod 600 {path}"
         )
-    return _key(f"key file {path}", content)
+    return _keys(f"key file {path}", content)
 
 
 def find_key(key: CuratorKey | str | Path | None = None) -> CuratorKey | None:
@@ -77,22 +116,44 @@ def find_key(key: CuratorKey | str | Path | None = None) -> CuratorKey | None:
     >>> find_key(CuratorKey(bytes(range(32))))
     CuratorKey(<secret>)
     """
+    found = find_keys(key)
+    return found[0] if found else None
+
+
+def find_keys(key: CuratorKey | str | Path | None = None) -> tuple[CuratorKey, ...]:
+    """Return the same with the keys that came before it, if they are known; nothing without a key."""
     if isinstance(key, CuratorKey):
-        return key
+        return (key,)
     if isinstance(key, (str, Path)):
-        return read_key(key)
+        return read_keys(key)
     if key is not None:
         raise ParameterTypeError(
             f"key is of type {type(key).__name__}, but must be a CuratorKey or the path of its file"
         )
     if VARIABLE in os.environ:
-        return _key(f"environment variable {VARIABLE}", os.environb[VARIABLE.encode()])
-    return read_key(os.environ[FILE_VARIABLE]) if os.environ.get(FILE_VARIABLE) else None
+        return _keys(f"environment variable {VARIABLE}", os.environb[VARIABLE.encode()])
+    return read_keys(os.environ[FILE_VARIABLE]) if os.environ.get(FILE_VARIABLE) else ()
+
+
+def data_digest(key: CuratorKey, stream: str, period: int, units: NDArray[np.int64]) -> bytes:
+    """Return the keyed digest of a period's data, which a charge is for: see :meth:`Ledger.charge_many`.
+
+    Args:
+        key: The curator's key.
+        stream: The name of the stream.
+        period: The number of the period.
+        units: One row of integers of the grid for every leaf, as :meth:`OptStream.read` gives them.
+    """
+    return key.digest([stream.encode(), period.to_bytes(8, "little")], units)
 
 
 def _reason(error: OSError | ValueError) -> str:
     """Return what is wrong with a path; one that holds a null or half a character is no path."""
     return str(error.strerror) if isinstance(error, OSError) else str(error)
+
+
+def _keys(place: str, content: bytes) -> tuple[CuratorKey, ...]:
+    return tuple(_key(place, line) for line in content.split() or [b""])
 
 
 def _key(place: str, content: bytes) -> CuratorKey:

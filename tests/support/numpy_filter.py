@@ -417,6 +417,13 @@ ODD = 5.0
 """Evidence that a period must have before its own variance is taken to be larger than usual."""
 EXCESSES = 4.0 ** np.arange(1, 11)
 """Factors by which it may be larger."""
+RESTART, STRANGE = 2, 16.0
+"""Number of odd periods in a row after which everything is learnt anew, and the excess from which they count."""
+HIDDEN, HIDDEN_MOST = 0.6, 20.0
+"""Share of the standard error of what happens within measured means by which variances are larger, and at most how
+many times what is expected of it."""
+LARGEST = 1e100
+"""Most that one mean may say of the variance of independent steps."""
 UNTESTED = 3
 """Number of periods before deviations are judged, since nothing is known yet of what is usual."""
 HORIZON = 56
@@ -496,6 +503,8 @@ class Filter:
         self._evidence = np.zeros(6)
         self._signs = np.ones(5, dtype=np.int64)
         self._surprises: list[float] = []
+        self._since = self._odd = 0
+        self._information = 0.0
         self.understood: Measured | None = None
         """The last measurements, with what was made of them: whether the level broke, whether the period was odd."""
 
@@ -512,8 +521,10 @@ class Filter:
     def update(self, measured: Measured) -> tuple[Array, Array]:
         """Take the noisy means of one period, and return the posterior means and variances of its steps."""
         self.measured += 1
+        self._since += 1
+        self._information = FORGETTING * self._information + _information(measured)
         mean, square, noise = _moments(measured)
-        if self._bank is None:
+        if self.measured == 1:
             self._origin, self._spread = mean, square
         else:
             weight = max(1 - FORGETTING, 1 / self.measured)
@@ -524,15 +535,27 @@ class Filter:
         if self._bank is not None:
             measured = self._interpret(self._bank, measured)
         self.understood = measured
-        if self.measured <= REFITS[-1]:
-            self._log.append(measured)
-        if self._bank is None or self.measured in REFITS:
-            estimate = self._refit()
-        else:
-            estimate = self._follow(self._bank, measured)
-        if self.measured >= REFITS[-1]:
+        if self._odd >= RESTART:
+            self._odd, self._since, self._spread = 0, 1, square
+            self._scale = max(self._spread, noise, PRECISION * (self._origin + self._centre) ** 2, TINY)
+            self._log, self._surprises, self._bank = [], [], None
+        if self._since <= REFITS[-1]:
+            plain = measured._replace(jump=0.0, excess=1.0, shift=0.0)
+            self._log.append(plain if self._bank is None else measured)
+        estimate = self._refit() if self._bank is None or self._since in REFITS else self._follow(self._bank, measured)
+        if self._since >= REFITS[-1]:
             self._log.clear()
-        return estimate[0] + self._origin, estimate[1]
+        return estimate[0] + self._origin, estimate[1] + self._hidden(measured)
+
+    def _hidden(self, measured: Measured) -> Array:
+        """Return what the measured means cannot know of the variance of independent steps."""
+        if self._information <= 0 or self._bank is None:
+            return np.zeros(self._geometry.w)
+        share = np.ones(self._geometry.w)
+        for cell in measured.cells:
+            share[list(cell)] = np.minimum(share[list(cell)], 1 - 1 / len(cell))
+        most = HIDDEN_MOST * self._bank.amplitudes[0, WHITE]
+        return np.asarray(min(HIDDEN / np.sqrt(self._information), most) * share)
 
     def _expected(self, shape: Array) -> Array:
         return shape[..., None] + np.log(SHARES)
@@ -686,6 +709,7 @@ class Filter:
             best = int(np.argmax(odd))
             if odd[best] - ODD > usual:
                 excess = float(EXCESSES[best])
+        self._odd = self._odd + 1 if excess >= STRANGE else 0
         return measured._replace(jump=jump, excess=excess, shift=moved)
 
     def _best(self, bank: Bank) -> int:
@@ -746,6 +770,12 @@ class Filter:
         if scale is None:
             raise ValueError("scale is None, but must be given while nothing was measured")
         return Bank(self._geometry, SHARES[None] * scale**2, (0.0, DIFFUSE * scale**2))
+
+
+def _information(measured: Measured) -> float:
+    """Return what the means of a period say of the variance of independent steps."""
+    shares = np.array([1 / len(cell) for cell in measured.cells])
+    return float(0.5 * np.minimum((shares / np.maximum(measured.variances, TINY)) ** 2, LARGEST).sum())
 
 
 def _moments(measured: Measured) -> tuple[float, float, float]:

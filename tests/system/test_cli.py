@@ -431,7 +431,7 @@ def test_rows_that_are_no_consecutive_steps_are_named(
     times = [START + timedelta(minutes=by) for by in minutes]
     source = write(series().with_columns(pl.Series("when", times)), tmp_path / f"loads.{suffix}")
     on_grid = ("--time", "when", "--origin", "2016-01-01T00:00:00", "--step", "30m", *MECHANISM)
-    done = call("release", source, *on_grid, "--ledger", "ledger.db", "--stream", "loads")
+    done = call("release", source, *on_grid, "--ledger", "ledger.db", "--stream", "loads", "--create-stream")
     assert (done.code, done.out) == (4, "")
     assert said in done.err
     assert not (tmp_path / "ledger.db").exists()
@@ -640,14 +640,25 @@ def test_a_full_standard_output_is_an_error(loads: Path) -> None:
 def test_a_folder_that_is_not_there_is_found_before_anything_is_charged(
     call: Call, loads: Path, tmp_path: Path
 ) -> None:
-    done = call("release", loads, "-o", "nowhere/private.csv", *MECHANISM, "--ledger", "ledger.db", "--stream", "loads")
+    done = call(
+        "release",
+        loads,
+        "-o",
+        "nowhere/private.csv",
+        *MECHANISM,
+        "--ledger",
+        "ledger.db",
+        "--stream",
+        "loads",
+        "--create-stream",
+    )
     assert done.code == 8
     assert not (tmp_path / "ledger.db").exists()
 
 
 def test_after_a_failed_write_the_ledger_gives_the_same_release_again(call: Call, loads: Path) -> None:
     assert call("ledger", "init", "ledger.db").code == 0
-    charged = (*MECHANISM, "--ledger", "ledger.db", "--stream", "loads")
+    charged = (*MECHANISM, "--ledger", "ledger.db", "--stream", "loads", "--create-stream")
     done = call("release", loads, "-o", "/dev/full", *charged)
     assert done.code == 8
     assert "the same command costs nothing more" in done.err
@@ -665,7 +676,7 @@ def test_no_output_may_be_an_input_or_another_output(call: Call, loads: Path, tm
         assert call("release", loads, "-o", target, *MECHANISM).code == 2
     assert call("release", loads, "--plan", "plan.toml", "--statement", "plan.toml").code == 2
     assert call("release", loads, "-o", "a.csv", "--statement", "a.csv", *MECHANISM).code == 2
-    in_ledger = ("--ledger", "ledger.csv", "--stream", "loads")
+    in_ledger = ("--ledger", "ledger.csv", "--stream", "loads", "--create-stream")
     assert call("release", loads, "-o", "ledger.csv", *in_ledger, *MECHANISM).code == 2
     assert loads.read_bytes() == before
     assert not (tmp_path / "a.csv").exists()
@@ -695,7 +706,7 @@ def test_the_same_command_gives_the_same_bytes_and_charges_once(call: Call, load
     on_grid = ("--time", "when", "--origin", "2015-12-31T22:00:00", "--step", "30m", *MECHANISM)
     for name in ("ledger.db", "other.db"):
         assert call("ledger", "init", name).code == 0
-    charged = ("--ledger", "ledger.db", "--stream", "loads", "--key-file", "curator.key")
+    charged = ("--ledger", "ledger.db", "--stream", "loads", "--create-stream", "--key-file", "curator.key")
     for target in ("a.csv", "b.csv"):
         done = call("release", loads, "-o", target, *on_grid, *charged)
         assert (done.code, "periods 1 to 2 of 'loads'" in done.err) == (0, True), done.err
@@ -712,7 +723,7 @@ def test_the_ledger_refuses_conflicts_with_6_and_overspending_with_5(call: Call,
     assert call("ledger", "init", "ledger.db").code == 0
     # What exists stays as it is.
     assert call("ledger", "init", "ledger.db").code == 2
-    charged = ("--ledger", "ledger.db", "--stream", "loads")
+    charged = ("--ledger", "ledger.db", "--stream", "loads", "--create-stream")
     assert call("release", loads, *MECHANISM, *charged).code == 0
     other = write(series().with_columns(pl.col("load") + 1), tmp_path / "other.csv")
     done = call("release", other, *MECHANISM, *charged, "--json")
@@ -726,7 +737,10 @@ def test_the_ledger_refuses_conflicts_with_6_and_overspending_with_5(call: Call,
 
 def test_show_verify_and_export(call: Call, loads: Path, tmp_path: Path) -> None:
     assert call("ledger", "init", "ledger.db").code == 0
-    assert call("release", loads, *MECHANISM, "--ledger", "ledger.db", "--stream", "[red]loads").code == 0
+    assert (
+        call("release", loads, *MECHANISM, "--ledger", "ledger.db", "--stream", "[red]loads", "--create-stream").code
+        == 0
+    )
     shown = command("ledger", "show", "ledger.db", "[red]loads", cwd=tmp_path)
     assert shown.code == 0
     assert shown.out.startswith(
@@ -746,7 +760,7 @@ def test_show_verify_and_export(call: Call, loads: Path, tmp_path: Path) -> None
 
 def test_verification_of_an_altered_ledger_is_exit_code_7(call: Call, loads: Path) -> None:
     assert call("ledger", "init", "ledger.db").code == 0
-    assert call("release", loads, *MECHANISM, "--ledger", "ledger.db", "--stream", "loads").code == 0
+    assert call("release", loads, *MECHANISM, "--ledger", "ledger.db", "--stream", "loads", "--create-stream").code == 0
     with closing(sqlite3.connect("ledger.db")) as database:
         database.execute("UPDATE optstream_entries SET written = '2020-01-01T00:00:00+00:00' WHERE number = 3")
         database.commit()
@@ -848,7 +862,9 @@ def test_progress_is_shown_on_a_terminal_only(tmp_path: Path) -> None:
 def test_tables_and_statements_are_drawn_on_a_terminal(loads: Path, tmp_path: Path) -> None:
     ledger = tmp_path / "ledger.db"
     assert command("ledger", "init", ledger).code == 0
-    assert command("release", loads, *MECHANISM, "--ledger", ledger, "--stream", "[red]loads").code == 0
+    assert (
+        command("release", loads, *MECHANISM, "--ledger", ledger, "--stream", "[red]loads", "--create-stream").code == 0
+    )
     code, shown, _ = on_terminal("ledger", "show", ledger, "[red]loads", out=True)
     assert (code, "[red]loads" in shown, "\x1b[1m" in shown) == (0, True, True), shown
     assert re.search(r"[┃│|] .*period", shown), shown
@@ -889,7 +905,18 @@ def test_the_shell_completes() -> None:
 
 
 def test_the_same_hours_cannot_be_released_again_from_another_origin(call: Call, loads: Path) -> None:
-    charged = (*MECHANISM, "--time", "when", "--step", "30m", "--ledger", "ledger.db", "--stream", "loads")
+    charged = (
+        *MECHANISM,
+        "--time",
+        "when",
+        "--step",
+        "30m",
+        "--ledger",
+        "ledger.db",
+        "--stream",
+        "loads",
+        "--create-stream",
+    )
     # A slip in the path is an error, not a fresh budget.
     assert call("release", loads, *charged, "--origin", "2016-01-01T00:00:00").code == 6
     assert call("ledger", "init", "ledger.db").code == 0
@@ -903,9 +930,39 @@ def test_the_same_hours_cannot_be_released_again_from_another_origin(call: Call,
 
 def test_a_ledger_may_be_in_postgresql(call: Call, loads: Path, postgres_url: str) -> None:
     assert call("ledger", "init", postgres_url).code == 0
-    charged = (*MECHANISM, "--ledger", postgres_url, "--stream", "loads")
+    charged = (*MECHANISM, "--ledger", postgres_url, "--stream", "loads", "--create-stream")
     first, again = (call("release", loads, *charged) for _ in range(2))
     assert first.code == 0
     assert first.out == again.out
     assert call("ledger", "verify", postgres_url).code == 0
     assert json.loads(call("ledger", "show", postgres_url, "--json").out)["streams"][0]["charged"] == 2
+
+
+def test_pools_backups_and_keys_by_commands(call: Call, loads: Path) -> None:
+    for arguments in (
+        ("key", "create", "curator.key"),
+        ("ledger", "init", "ledger.db"),
+        ("ledger", "pool", "create", "ledger.db", "people", "--epsilon", "1", "--w", "48"),
+        ("ledger", "stream", "create", "ledger.db", "early", "--epsilon", "1/2", "--w", "48", "--pool", "people"),
+    ):
+        assert call(*arguments).code == 0
+    charged = (*MECHANISM, "--ledger", "ledger.db", "--stream", "loads")
+    # A name that does not exist is an error, not a fresh budget.
+    refused = call("release", loads, *charged)
+    assert refused.code != 0
+    assert "is not in the ledger, but must be" in refused.err
+    assert call("release", loads, *charged, "--create-stream").code == 0
+    shown = json.loads(call("ledger", "show", "ledger.db", "--json").out)
+    assert [pool["members"] for pool in shown["pools"]] == [["early"]]
+    assert call("ledger", "backup", "ledger.db", "backup.db").code == 0
+    assert call("ledger", "verify", "backup.db").code == 6
+    assert call("ledger", "restore", "backup.db", "restored.db").code == 2
+    assert call("ledger", "restore", "backup.db", "restored.db", "--accept-loss", "3").code == 0
+    assert call("ledger", "verify", "restored.db").code == 0
+    assert call("ledger", "accept-loss", "restored.db", "9").code == 0
+    keyed = ("--ledger", "keyed.db", "--stream", "loads", "--key-file", "curator.key")
+    assert call("ledger", "init", "keyed.db").code == 0
+    first = call("release", loads, *MECHANISM, *keyed, "--create-stream")
+    assert call("key", "rotate", "curator.key", "--ledger", "keyed.db").code == 0
+    assert call("release", loads, *MECHANISM, *keyed).out == first.out
+    assert call("release", loads, *MECHANISM, *keyed, "--first-period", "5000").code == 0

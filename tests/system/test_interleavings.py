@@ -183,7 +183,7 @@ class InMemory(Database[apsw.Connection]):
     def _connect(self, *, forced: bool) -> apsw.Connection:
         raise NotImplementedError
 
-    _close = _is_alive = _begin = _alone = _explain = _connect  # type: ignore[assignment]
+    _close = backup = _is_alive = _begin = _alone = _explain = _connect  # type: ignore[assignment]
 
 
 class World:
@@ -201,7 +201,7 @@ class World:
         ledgers = [self.ledger() for _ in tasks]
         for ledger in ledgers:
             for made in (WHOLE, HALF, ENDS):
-                ledger.enrol("a", made)
+                ledger.enrol("a", made, create=True)
             for period in (0, 1):
                 ledger._charges.change("a", [period], lambda view: ([], None))  # noqa: ARG005
         self.processes = [
@@ -229,7 +229,7 @@ class World:
             elif task[0] == "charge":
                 units = task[1].read(DATA[task[2]]).units
                 plan = PricedPlan.of(task[1])
-                ledger._protocol.enrol("a", plan)
+                ledger._protocol.enrol("a", plan, create=True)
                 ledger._charges.charge("a", plan, ledger._protocol.digests("a", task[3], units))
             else:
                 _, made, data, period = task

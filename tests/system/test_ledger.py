@@ -133,7 +133,7 @@ class TestBudget:
 
     def test_policies_change(self, ledger_url: str) -> None:
         with ops.Ledger(ledger_url, create=True) as ledger, ops.Ledger(ledger_url) as other:
-            other.release(mechanism(), X, stream="a", period=0)
+            other.release(mechanism(), X, stream="a", period=0, create=True)
             ledger.set_policy("a", ops.Guarantee(epsilon=2, w=W))
             # Another process that has seen the old policy learns of the new one.
             other.release(mechanism(2), X, stream="a", period=2)

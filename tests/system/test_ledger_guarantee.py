@@ -28,7 +28,7 @@ def mechanism(epsilon: Fraction | int = 1, k: int = W, **changes: Any) -> ops.Op
 def charged_only(ledger: ops.Ledger, made: ops.OptStream, period: int) -> None:
     """Charge a period as a process does that dies before it draws."""
     plan = PricedPlan.of(made)
-    ledger._protocol.enrol("a", plan)
+    ledger._protocol.enrol("a", plan, create=True)
     ledger._charges.charge("a", plan, ledger._protocol.digests("a", period, made.read(X).units))
 
 

@@ -1,11 +1,13 @@
-"""The example service: real processes, a real PostgreSQL server, requests over HTTP.
+"""The service: real processes, a real PostgreSQL server, requests over HTTP.
 
 Every value that is sent is the sentinel, and every answer and every log is searched for it.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import random
 import re
 import signal
 import socket
@@ -15,6 +17,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256
 from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,14 +36,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 ROOT = Path(__file__).parents[2]
-SERVICE = ROOT / "examples" / "service"
+PLAN = ROOT / "examples" / "service" / "plan.toml"
 SKIP = 77
 PATIENCE = 120.0
 W = 48
 ORIGIN = datetime(2026, 1, 1, tzinfo=UTC)
 RAW = 7654.32109876
 SENTINEL = "7654.32109"
-TOKEN = "a-token-for-tests-only"  # noqa: S105
+TOKENS = {name: f"a-token-for-tests-only-{name}-0123456789" for name in ("writer", "reader", "limited", "other")}
+AS = {name: {"Authorization": f"Bearer {token}"} for name, token in TOKENS.items()}
 TREE_PLAN = """
 epsilon = 1
 w = 4
@@ -49,21 +53,72 @@ bounds = [0, 20_000]
 sample = { kind = "equal", k = 4 }
 hierarchy = { nation = { north = ["n1", "n2"], south = ["s1", "s2"] } }
 """
+STREAMS = [f"stream-{number}" for number in range(110)]
+UNUSED = iter(STREAMS)
+
+
+def digest(name: str) -> str:
+    return sha256(TOKENS[name].encode()).hexdigest()
+
+
+def settings_text(url: str, identity: str, *, more: str = "", streams: Sequence[str] = STREAMS) -> str:
+    declared = "".join(
+        f"""
+        [streams.{name}]
+        plan = {json.dumps(str(PLAN))}
+        step = "30m"
+        origin = {ORIGIN.isoformat()}
+        """
+        for name in streams
+    )
+    return f"""
+        [server]
+        shutdown_seconds = 3
+        [ledger]
+        url = {json.dumps(url)}
+        identity = "{identity}"
+        {declared}
+        [streams.shown]
+        plan = {json.dumps(str(PLAN))}
+        public = true
+        [tokens.writer]
+        sha256 = "{digest("writer")}"
+        write = ["*"]
+        per_second = 5000
+        burst = 5000
+        concurrent = 100
+        [tokens.reader]
+        sha256 = "{digest("reader")}"
+        read = ["*"]
+        metrics = true
+        per_second = 5000
+        burst = 5000
+        [tokens.limited]
+        sha256 = "{digest("limited")}"
+        write = ["shown"]
+        read = ["shown"]
+        per_second = 1
+        burst = 5
+        [limits]
+        body_bytes = 2_000_000
+        observations = 20_000
+        header_seconds = 1
+        body_seconds = 1
+        {more}
+        """
 
 
 class Server:
     """A process of the service, whose answers and log never hold a raw value."""
 
-    def __init__(self, command: Sequence[str | Path], environment: dict[str, str], log: Path) -> None:
+    def __init__(self, config: Path, environment: dict[str, str], log: Path) -> None:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port: int = probe.getsockname()[1]
         self.log = log
-        arguments = [str(part).format(port=self.port) for part in command]
+        command = [sys.executable, "-m", "optstream", "serve", "--config", str(config), "--port", str(self.port)]
         with log.open("ab") as output:
-            self.process = subprocess.Popen(
-                arguments, env=environment | {"PORT": str(self.port)}, stdout=output, stderr=output
-            )
+            self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=output)
         # No proxy of the environment may stand between.
         self.client = httpx.Client(base_url=f"http://127.0.0.1:{self.port}", timeout=PATIENCE, trust_env=False)
 
@@ -71,22 +126,27 @@ class Server:
         end = time.monotonic() + PATIENCE
         while time.monotonic() < end and self.process.poll() is None:
             try:
-                assert self.get("/health").status_code == 200
+                assert self.get("/readyz").status_code == 200
             except httpx.TransportError:
                 time.sleep(0.05)
             else:
                 return
         pytest.fail(f"the service did not start:\n{self.log.read_text()}")
 
-    def get(self, path: str) -> httpx.Response:
-        return searched(self.client.get(path))
+    def get(self, path: str, who: str | None = "reader") -> httpx.Response:
+        return searched(self.client.get(path, headers={} if who is None else AS[who]))
 
     def send(self, stream: str, **request: Any) -> httpx.Response:
-        headers = request.pop("headers", {"Authorization": f"Bearer {TOKEN}"})
+        headers = request.pop("headers", AS["writer"])
         return searched(self.client.post(f"/streams/{stream}/observations", headers=headers, **request))
 
     def push(self, stream: str, observations: Sequence[Any]) -> httpx.Response:
         return self.send(stream, json={"observations": observations})
+
+    @contextmanager
+    def connected(self) -> Iterator[socket.socket]:
+        with socket.create_connection(("127.0.0.1", self.port), PATIENCE) as raw:
+            yield raw
 
     def kill(self) -> None:
         self.process.send_signal(signal.SIGKILL)
@@ -101,7 +161,9 @@ class Server:
             self.kill()
         text = self.log.read_text()
         assert SENTINEL not in text
-        assert TOKEN not in text
+        assert not [token for token in TOKENS.values() if token in text]
+        for line in text.splitlines():
+            assert {"time", "level", "logger", "message"} <= set(json.loads(line))
 
 
 def searched(response: httpx.Response) -> httpx.Response:
@@ -120,12 +182,14 @@ def in_batches(observations: list[Any], size: int) -> list[list[Any]]:
 
 
 def fresh() -> str:
-    return f"service-{uuid4().hex}"
+    """Return the name of a declared stream that no test has used."""
+    return next(UNUSED)
 
 
 def error_of(response: httpx.Response) -> tuple[int, str]:
     (content,) = response.json().values()
-    assert set(content) == {"type", "message"}
+    assert set(content) == {"type", "message", "request_id"}
+    assert content["request_id"] == response.headers["x-request-id"]
     assert content["message"]
     return response.status_code, content["type"]
 
@@ -169,29 +233,26 @@ def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def settings(ledger: str, key: Path) -> dict[str, str]:
+def environment(key: Path) -> dict[str, str]:
     inherited = {name: value for name, value in os.environ.items() if not name.startswith("OPTSTREAM")}
-    ops.Ledger(ledger, create=True).close()
-    return inherited | {
-        "OPTSTREAM_LEDGER": ledger,
-        "OPTSTREAM_KEY_FILE": str(key),
-        "OPTSTREAM_TOKEN": TOKEN,
-        "OPTSTREAM_STEP": "30m",
-        "OPTSTREAM_ORIGIN": ORIGIN.isoformat(),
-    }
+    return inherited | {"OPTSTREAM_KEY_FILE": str(key)}
 
 
-COMMAND = (sys.executable, "-m", "uvicorn", "--app-dir", SERVICE, "--port", "{port}", "app:app")
+@pytest.fixture(scope="module")
+def config(ledger: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    with ops.Ledger(ledger, create=True) as made:
+        identity = made.identity
+    path = tmp_path_factory.mktemp("settings") / "service.toml"
+    path.write_text(settings_text(ledger, identity))
+    return path
 
 
 @contextmanager
-def serving(
-    settings: dict[str, str], folder: Path, count: int = 1, command: Sequence[str | Path] = COMMAND
-) -> Iterator[list[Server]]:
+def serving(config: Path, environment: dict[str, str], folder: Path, count: int = 1) -> Iterator[list[Server]]:
     with ExitStack() as stack:
         servers = []
         for _ in range(count):
-            servers.append(Server(command, settings, folder / f"{uuid4().hex}.log"))
+            servers.append(Server(config, environment, folder / f"{uuid4().hex}.log"))
             stack.callback(servers[-1].stop)
         for server in servers:
             server.wait()
@@ -199,8 +260,10 @@ def serving(
 
 
 @pytest.fixture(scope="module")
-def servers(settings: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Server]]:
-    with serving(settings, tmp_path_factory.mktemp("servers"), count=2) as started:
+def servers(
+    config: Path, environment: dict[str, str], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Server]]:
+    with serving(config, environment, tmp_path_factory.mktemp("servers"), count=2) as started:
         yield started
 
 
@@ -235,32 +298,37 @@ def test_periods_of_a_range_are_read_back(server: Server) -> None:
     assert [period["period"] for period in released] == [0, 1, 2]
     path = f"/streams/{stream}/periods"
     assert server.get(path).json() == {"periods": released, "next": None}
-    assert server.get(f"{path}?first=1&last=1").json()["periods"] == released[1:2]
+    assert server.get(f"{path}?first=1&limit=1").json() == {"periods": released[1:2], "next": 2}
+    assert server.get(f"{path}?limit=1").json() == {"periods": released[2:], "next": None}
     assert server.get(f"{path}?first=3").json()["periods"] == []
 
 
 def test_a_long_range_is_read_page_by_page(server: Server) -> None:
-    stream, days = fresh(), 370
+    stream, days = fresh(), 230
     server.push(stream, [observation for number in range(days) for observation in day(number)])
-    page = server.get(f"/streams/{stream}/periods").json()
-    rest = server.get(f"/streams/{stream}/periods?first={page['next']}").json()
-    assert [period["period"] for period in page["periods"] + rest["periods"]] == list(range(days))
-    assert rest["next"] is None
+    pages, first = [], 0
+    while first is not None:
+        pages.append(server.get(f"/streams/{stream}/periods?first={first}&limit=100").json())
+        first = pages[-1]["next"]
+    assert [period["period"] for page in pages for period in page["periods"]] == list(range(days))
+    assert len(pages) == 3
 
 
 def test_the_budget_is_exact_and_the_statement_in_words(server: Server, book: ops.Ledger) -> None:
     stream = fresh()
-    policy = ops.Guarantee(epsilon=ops.read_plan(SERVICE / "plan.toml").guarantee.epsilon * 4 / 3, w=W, alpha=10.0)
+    policy = ops.Guarantee(epsilon=ops.read_plan(PLAN).guarantee.epsilon * 4 / 3, w=W, alpha=10.0)
     book.set_policy(stream, policy)
     full, part = {"exact": "4/3", "decimal": 4 / 3}, {"exact": "1/3", "decimal": 1 / 3}
+    time.sleep(0.6)
     before = server.get(f"/streams/{stream}/budget").json()
     assert before["policy"] == {"epsilon": full, "w": W, "alpha": 10.0, "neighbours": "sliding"}
-    assert (before["least"], before["windows"]) == (full, [])
+    assert (before["least"], before["last"], before["windows"]) == (full, None, None)
 
     server.push(stream, day(0))
-    after = server.get(f"/streams/{stream}/budget").json()
+    after = server.get(f"/streams/{stream}/budget?first=0&last=3").json()
     assert after["least"] == part
-    assert {"first": 0, "last": 0, "left": part} in after["windows"]
+    assert after["last"] == {"period": 0, "left": part}
+    assert after["windows"] == {"first": 0, "last": 3, "spent": {"exact": "1", "decimal": 1.0}, "left": part}
     assert "Protects one entity's contribution" in server.get(f"/streams/{stream}/statement").json()["words"]
 
 
@@ -286,6 +354,7 @@ def test_clients_that_race_on_two_processes_get_one_release(servers: list[Server
     released = [period for answer in answers for period in answer.json()["released"]]
     assert released
     assert all(period == released[0] for period in released)
+    time.sleep(0.6)
     assert [server.get(f"/streams/{stream}/periods").json()["periods"] for server in servers] == [released[:1]] * 2
     assert [entry.period for entry in book.history(stream)] == [0]
 
@@ -319,11 +388,13 @@ def test_a_client_may_change_between_processes_at_any_point(servers: list[Server
     assert released == [0, 1, 2, 3]
 
 
-def test_the_open_period_survives_a_process_that_is_killed(settings: dict[str, str], tmp_path: Path) -> None:
+def test_the_open_period_survives_a_process_that_is_killed(
+    config: Path, environment: dict[str, str], tmp_path: Path
+) -> None:
     stream, days = fresh(), 4
     waiting = [[observation] for number in range(days) for observation in day(number)]
     released: dict[int, Any] = {}
-    with serving(settings, tmp_path) as (victim,), ThreadPoolExecutor(1) as pool:
+    with serving(config, environment, tmp_path) as (victim,), ThreadPoolExecutor(1) as pool:
         with suppress(httpx.TransportError):
             while waiting:
                 if len(waiting) == days * W - W // 2:
@@ -333,7 +404,7 @@ def test_the_open_period_survives_a_process_that_is_killed(settings: dict[str, s
                 waiting.pop(0)
         assert waiting, "the process was not killed in time"
     last = waiting[-1]
-    with serving(settings, tmp_path) as (successor,):
+    with serving(config, environment, tmp_path) as (successor,):
         for batch in waiting:
             answer = successor.push(stream, batch)
             assert answer.status_code == 200
@@ -346,11 +417,11 @@ def test_the_open_period_survives_a_process_that_is_killed(settings: dict[str, s
 
 @pytest.mark.parametrize("delay", [0.0, 0.01, 0.03])
 def test_a_retry_after_a_kill_during_a_release_gets_the_one_release(
-    delay: float, settings: dict[str, str], server: Server, book: ops.Ledger, tmp_path: Path
+    delay: float, config: Path, environment: dict[str, str], server: Server, book: ops.Ledger, tmp_path: Path
 ) -> None:
     stream = fresh()
     first = None
-    with serving(settings, tmp_path) as (victim,), ThreadPoolExecutor(1) as pool:
+    with serving(config, environment, tmp_path) as (victim,), ThreadPoolExecutor(1) as pool:
         pending = pool.submit(victim.push, stream, day(0))
         time.sleep(delay)
         victim.kill()
@@ -389,6 +460,10 @@ HALF_HOUR = {"when": "2026-01-01T00:30:00Z", "value": RAW}
         ({"observations": [HALF_HOUR | {"when": "2026-01-01T00:10:00Z"}]}, (409, "StreamError")),
         ({"observations": [HALF_HOUR | {"when": "2025-01-01T00:00:00Z"}]}, (409, "StreamError")),
         ({"observations": [HALF_HOUR, *day(1)]}, (409, "StreamError")),
+        ({"observations": [HALF_HOUR | {f"{RAW}": 1}]}, (422, "RequestError")),
+        ({"observations": [HALF_HOUR], f"{RAW}": 1}, (422, "RequestError")),
+        (b"[" * 100_000, (422, "RequestError")),
+        ("{}".encode("utf-16"), (422, "RequestError")),
     ],
 )
 def test_wrong_observations_are_refused_and_not_shown(body: Any, expected: tuple[int, str], server: Server) -> None:
@@ -407,11 +482,14 @@ def test_wrong_observations_are_refused_and_not_shown(body: Any, expected: tuple
         ("/streams/none/periods/0", 404),
         ("/streams/none/budget", 404),
         ("/streams/none/statement", 404),
-        ("/streams/none/periods/-1", 422),
-        ("/streams/none/periods/99999999999999999999", 422),
-        ("/streams/none/periods?first=x", 422),
+        ("/streams/shown/periods/-1", 422),
+        ("/streams/shown/periods/99999999999999999999", 422),
+        ("/streams/shown/periods?first=x", 422),
         ("/streams/%00/periods", 422),
         ("/streams/none/observations", 405),
+        ("/streams/shown/periods?limit=101", 422),
+        ("/streams/shown/budget?first=0&last=100", 422),
+        ("/streams/shown/periods/0", 404),
     ],
 )
 def test_what_is_not_there_is_an_error_of_the_same_form(path: str, status: int, server: Server) -> None:
@@ -421,6 +499,7 @@ def test_what_is_not_there_is_an_error_of_the_same_form(path: str, status: int, 
 def test_what_the_policy_does_not_allow_is_forbidden(server: Server, book: ops.Ledger) -> None:
     stream = fresh()
     book.set_policy(stream, ops.Guarantee(epsilon=0.5, w=W, alpha=10.0))
+    time.sleep(0.6)
     assert error_of(server.push(stream, day(0))) == (403, "BudgetError")
     assert server.get(f"/streams/{stream}/budget").json()["least"] == {"exact": "1/2", "decimal": 0.5}
     assert book.history(stream) == ()
@@ -429,33 +508,71 @@ def test_what_the_policy_does_not_allow_is_forbidden(server: Server, book: ops.L
 def test_a_period_that_was_released_from_other_data_is_a_conflict(server: Server, book: ops.Ledger) -> None:
     stream = fresh()
     server.push(stream, day(0, range(W - 1)))
-    stored = book.release(ops.read_plan(SERVICE / "plan.toml"), np.full(W, 1.0), stream=stream)
+    stored = book.release(ops.read_plan(PLAN), np.full(W, 1.0), stream=stream)
     assert error_of(server.push(stream, day(0, [W - 1]))) == (409, "ConflictError")
     assert server.get(f"/streams/{stream}/periods/0").json()["values"] == stored.values.tolist()
 
 
+def made_ledger(place: str, **options: Any) -> str:
+    with ops.Ledger(place, create=True, **options) as made:
+        return made.identity
+
+
 def test_a_ledger_that_does_not_answer_is_a_reason_to_come_back_later(
-    settings: dict[str, str], postgres: str, tmp_path: Path
+    environment: dict[str, str], postgres: str, tmp_path: Path
 ) -> None:
-    stream = fresh()
+    config = tmp_path / "service.toml"
     with ExitStack() as stack:
         with database(postgres) as url:
-            ops.Ledger(url, create=True).close()
-            (server,) = stack.enter_context(serving(settings | {"OPTSTREAM_LEDGER": url}, tmp_path))
-            assert server.push(stream, day(0, [0])).status_code == 200
-        answers = [
-            server.get("/health"),
-            server.get(f"/streams/{stream}/periods/0"),
-            server.push(stream, day(0, [1])),
-            server.push(fresh(), day(0)),
-        ]
-        assert [error_of(answer) for answer in answers] == [(503, "LedgerError")] * 4
+            config.write_text(settings_text(url, made_ledger(url), streams=["a", "b"]))
+            (server,) = stack.enter_context(serving(config, environment, tmp_path))
+            assert server.push("a", day(0, [0])).status_code == 200
+        time.sleep(0.6)
+        answers = [server.get("/streams/a/periods/0"), server.push("a", day(0, [1])), server.push("b", day(0))]
+        assert [error_of(answer) for answer in answers] == [(503, "LedgerError")] * 3
         assert all(answer.headers["Retry-After"] for answer in answers)
+        answers.append(eventually(lambda: server.get("/readyz", None), lambda answer: answer.status_code == 503))
+        assert answers[-1].json()["status"] == "LedgerError"
+        assert server.get("/livez", None).status_code == 200
+        assert "optstream_ready 0.0" in server.get("/metrics").text
         # Where the ledger is stays with the operator.
         assert not any(urlsplit(url).path[1:] in answer.text for answer in answers)
 
 
-@pytest.mark.parametrize("header", [None, "", TOKEN, "Bearer", f"Basic {TOKEN}", f"Bearer {TOKEN}x", "Bearer \xe9"])
+def eventually(ask: Any, good: Any) -> Any:
+    end = time.monotonic() + 30
+    while not good(answer := ask()) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert good(answer), answer
+    return answer
+
+
+def test_a_ledger_that_forgets_under_its_witness_is_not_ready(environment: dict[str, str], tmp_path: Path) -> None:
+    place, witness = tmp_path / "ledger.db", tmp_path / "witness.db"
+    identity = made_ledger(str(place), witness=witness)
+    config = tmp_path / "service.toml"
+    text = settings_text(str(place), identity, streams=["a"])
+    config.write_text(text.replace("[streams.a]", f'witness = "{witness}"\n[streams.a]', 1))
+    with serving(config, environment, tmp_path) as (server,):
+        assert server.get("/readyz", None).json() | {"age_seconds": 0} == {
+            "status": "ok",
+            "ledger": identity,
+            "witness": True,
+            "age_seconds": 0,
+        }
+        assert server.push("a", day(0)).json()["released"]
+        with ops.Ledger(place) as forgetful, forgetful._database.transaction() as change:
+            change.write("DELETE FROM optstream_entries WHERE kind = 'release'", ())
+        unwell = eventually(lambda: server.get("/readyz", None), lambda answer: answer.status_code == 503)
+        assert unwell.json()["status"] == "LedgerError"
+    # And no process starts on it.
+    assert "witness" in refused_start(config, environment)
+
+
+@pytest.mark.parametrize(
+    "header",
+    [None, "", TOKENS["writer"], "Bearer", f"Basic {TOKENS['writer']}", f"Bearer {TOKENS['writer']}x", "Bearer \xe9"],
+)
 def test_nobody_writes_without_the_token(header: str | None, server: Server) -> None:
     stream = fresh()
     headers = {} if header is None else {"Authorization": header.encode("latin-1")}
@@ -463,68 +580,352 @@ def test_nobody_writes_without_the_token(header: str | None, server: Server) -> 
         response = server.send(stream, headers=headers, content=body)
         assert error_of(response) == (401, "Unauthorized")
         assert response.headers["WWW-Authenticate"] == "Bearer"
-    assert server.get(f"/streams/{stream}/budget").status_code == 404
+    assert server.get(f"/streams/{stream}/periods").json()["periods"] == []
 
 
-@pytest.mark.parametrize(
-    "change",
-    [{"OPTSTREAM_TOKEN": ""}, {"OPTSTREAM_TOKEN": "short"}, {"OPTSTREAM_LEDGER": ""}, {"OPTSTREAM_STEP": "soon"}],
-    ids=str,
-)
-def test_a_service_with_wrong_settings_does_not_start(change: dict[str, str], settings: dict[str, str]) -> None:
-    command = [str(part).format(port=0) for part in COMMAND]
-    ended = subprocess.run(
-        command, env=settings | change, check=False, capture_output=True, text=True, timeout=PATIENCE
+def test_a_name_that_is_not_declared_is_refused_and_never_made(server: Server, book: ops.Ledger) -> None:
+    before = book.streams
+    for name in ("strem-0", "Stream-0", "none"):
+        assert error_of(server.push(name, day(0))) == (404, "NotFound")
+        assert error_of(server.get(f"/streams/{name}/budget")) == (404, "NotFound")
+    assert book.streams == before
+
+
+def test_a_token_does_what_it_may_and_no_more(server: Server) -> None:
+    stream = fresh()
+    assert error_of(server.get(f"/streams/{stream}/budget", "writer")) == (403, "Forbidden")
+    assert error_of(server.send(stream, headers=AS["reader"], json={"observations": day(0)})) == (403, "Forbidden")
+    assert error_of(server.get("/metrics", "writer")) == (403, "Forbidden")
+    assert error_of(server.get("/metrics", None)) == (401, "Unauthorized")
+    assert error_of(server.get(f"/streams/{stream}/budget", None)) == (401, "Unauthorized")
+    # Who may not read a stream does not learn that it exists.
+    assert error_of(server.get(f"/streams/{stream}/budget", "limited")) == (404, "NotFound")
+    assert error_of(server.get(f"/streams/{stream}/budget", "other")) == (401, "Unauthorized")
+    assert server.get("/streams/shown/budget", None).status_code == 200
+    assert [one["name"] for one in server.get("/overview", None).json()["streams"]] == ["shown"]
+
+
+def test_a_token_has_its_own_limit_and_others_do_not_notice(server: Server) -> None:
+    time.sleep(5)
+    answers = [server.get("/streams/shown/budget", "limited") for _ in range(8)]
+    assert [answer.status_code for answer in answers[:5]] == [200] * 5
+    assert (429, "TooManyRequests") in [error_of(answer) for answer in answers[5:] if answer.status_code != 200]
+    assert server.get("/streams/shown/budget").status_code == 200
+
+
+def request_of(stream: str, *headers: str, path: str = "observations") -> bytes:
+    lines = [
+        f"POST /streams/{stream}/{path} HTTP/1.1",
+        "Host: x",
+        f"Authorization: Bearer {TOKENS['writer']}",
+        *headers,
+    ]
+    return "\r\n".join([*lines, "", ""]).encode()
+
+
+def answered(raw: socket.socket) -> tuple[int, str]:
+    """Return the status and type of a refusal on a connection that is then closed."""
+    content = b""
+    while piece := raw.recv(65536):
+        content += piece
+    head, _, body = content.partition(b"\r\n\r\n")
+    return int(head.split()[1]), json.loads(body)["error"]["type"]
+
+
+def test_a_long_body_is_shed_before_it_is_read(server: Server) -> None:
+    stream = fresh()
+    memory = resident(server)
+    with server.connected() as raw:
+        begun = time.monotonic()
+        raw.sendall(request_of(stream, "Content-Length: 97000000") + b"[" * 1000)
+        assert answered(raw) == (413, "BodyTooLarge")
+        assert time.monotonic() - begun < 5
+    with server.connected() as raw:
+        raw.sendall(request_of(stream, "Transfer-Encoding: chunked"))
+        with suppress(OSError):
+            for _ in range(97):
+                raw.sendall(b"f4240\r\n" + b" " * 1_000_000 + b"\r\n")
+        with suppress(ConnectionResetError):
+            assert answered(raw) == (413, "BodyTooLarge")
+    assert error_of(server.send(stream, content=b" " * 2_000_001)) == (413, "BodyTooLarge")
+    assert resident(server) - memory < 30_000_000
+    assert server.push(stream, day(0)).status_code == 200
+
+
+def resident(server: Server) -> int:
+    pages = Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]
+    return int(pages) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_slow_and_half_sent_requests_are_shed(server: Server) -> None:
+    stream = fresh()
+    with server.connected() as silent, server.connected() as headers, server.connected() as body:
+        headers.sendall(request_of(stream)[:-2])
+        body.sendall(request_of(stream, "Content-Length: 1000", "Content-Type: application/json") + b'{"observations":')
+        begun = time.monotonic()
+        assert answered(headers) == (408, "Timeout")
+        assert answered(body) == (408, "Timeout")
+        assert silent.recv(10) == b""
+        assert time.monotonic() - begun < 8
+    # Also on a connection that was good before.
+    with server.connected() as raw:
+        raw.sendall(b"GET /livez HTTP/1.1\r\nHost: x\r\n\r\n")
+        raw.recv(65536)
+        raw.sendall(b"GET /livez HT")
+        assert answered(raw) == (408, "Timeout")
+    shed = server.get("/metrics").text
+    assert 'optstream_shed_total{reason="slow"}' in shed
+    assert 'optstream_shed_total{reason="idle"}' in shed
+
+
+def test_long_headers_and_what_is_not_http_are_refused(server: Server) -> None:
+    with server.connected() as raw:
+        with suppress(OSError):
+            raw.sendall(request_of("shown", "X: " + "x" * 100_000))
+        with suppress(ConnectionResetError):
+            assert answered(raw) == (431, "HeadersTooLarge")
+    with server.connected() as raw:
+        raw.sendall(b"\x16\x03\x01 \r\n\r\n")
+        assert answered(raw) == (400, "BadRequest")
+    for headers in ({"Content-Type": "text/csv"}, {"Content-Encoding": "gzip"}):
+        refused = server.send(fresh(), headers=AS["writer"] | headers, content=b"{}")
+        assert error_of(refused) == (415, "UnsupportedMediaType")
+
+
+def test_anonymous_clients_in_a_loop_do_not_stall_a_push(server: Server) -> None:
+    stream = fresh()
+    server.push(stream, day(0, [0]))
+
+    def pushed(step: int) -> float:
+        begun = time.monotonic()
+        assert server.push(stream, day(0, [step])).status_code == 200
+        return time.monotonic() - begun
+
+    quiet = sorted(pushed(step) for step in range(1, 12))[5]
+    end = time.monotonic() + 5
+
+    def flood(_: int) -> set[int]:
+        seen = set()
+        with httpx.Client(base_url=f"http://127.0.0.1:{server.port}", timeout=PATIENCE, trust_env=False) as client:
+            while time.monotonic() < end:
+                seen.add(client.get("/streams/shown/periods?limit=100").status_code)
+        return seen
+
+    with ThreadPoolExecutor(40) as pool:
+        floods = [pool.submit(flood, number) for number in range(40)]
+        time.sleep(1)
+        loud = sorted(pushed(step) for step in range(12, 23))[5]
+        assert set().union(*(one.result() for one in floods)) <= {200, 429}
+    assert loud < 5 * quiet + 0.2
+    assert server.get("/readyz", None).status_code == 200
+
+
+def test_fuzzed_bodies_are_refused_in_the_form_of_all_refusals(server: Server) -> None:
+    stream, draw = fresh(), random.Random(20)
+    good = json.dumps({"observations": day(0, range(3))}).encode()
+    for _ in range(300):
+        body = bytearray(good)
+        for _ in range(draw.randrange(1, 6)):
+            body[draw.randrange(len(body))] = draw.randrange(256)
+        start = draw.randrange(len(body))
+        cut = body if draw.random() < 0.7 else body[start : start + draw.randrange(len(body))]
+        answer = server.send(stream, content=bytes(cut))
+        if answer.status_code != 200:
+            status, kind = error_of(answer)
+            assert (status, kind) in {
+                (422, "RequestError"), (422, "ParameterError"), (422, "ParameterTypeError"), (409, "StreamError"),
+            }  # fmt: skip
+    assert server.get("/readyz", None).status_code == 200
+
+
+def test_openapi_names_the_security_scheme_and_every_refusal(server: Server) -> None:
+    content = server.get("/openapi.json").json()
+    assert content["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
+    push = content["paths"]["/streams/{name}/observations"]["post"]
+    assert push["security"] == [{"bearer": []}]
+    assert set(push["responses"]) == {
+        "200", "400", "401", "403", "404", "408", "409", "413", "415", "422", "429", "431", "500", "503",
+    }  # fmt: skip
+    for path, operations in content["paths"].items():
+        for operation in operations.values():
+            for status, answer in operation["responses"].items():
+                if status != "200" and (path, status) != ("/readyz", "503"):
+                    schema = answer["content"]["application/json"]["schema"]
+                    assert schema == {"$ref": "#/components/schemas/Problem"}, (path, status)
+    assert "when" in json.dumps(push["requestBody"])
+
+
+def test_what_is_answered_has_the_form_that_openapi_says(server: Server) -> None:
+    from optstream.service import models  # noqa: PLC0415  (needs the extra)
+
+    stream = fresh()
+    models.Released.model_validate(server.push(stream, day(0)).json())
+    models.Periods.model_validate(server.get(f"/streams/{stream}/periods").json())
+    models.Budget.model_validate(server.get(f"/streams/{stream}/budget?first=0").json())
+    models.Overview.model_validate(server.get("/overview").json())
+    models.StatementContent.model_validate(server.get(f"/streams/{stream}/statement").json())
+    models.Health.model_validate(server.get("/readyz").json())
+
+
+def test_metrics_count_and_hold_nothing_private(server: Server) -> None:
+    stream = fresh()
+    server.push(stream, [*day(0), *day(1, range(5))])
+    text = eventually(
+        lambda: server.get("/metrics").text, lambda text: f'left_epsilon{{stream="{stream}"}} 0.0' in text
     )
-    assert ended.returncode != 0
-    assert next(iter(change)) in ended.stderr
-    assert TOKEN not in ended.stderr
+    for line in (
+        f'optstream_policy_epsilon{{stream="{stream}"}} 1.0',
+        f'optstream_open_steps{{stream="{stream}"}} 5.0',
+        f'optstream_observations_total{{stream="{stream}"}} 53.0',
+        f'optstream_releases_total{{stream="{stream}"}} 1.0',
+        "optstream_ready 1.0",
+    ):
+        assert line in text
+    assert f'optstream_lag_seconds{{stream="{stream}"}}' in text
+    assert 'optstream_request_seconds_bucket{le="0.5",route="/streams/{name}/observations"}' in text
+    server.push("undeclared-name", day(0))
+    assert 'type="NotFound"' in server.get("/metrics").text
+    assert "undeclared-name" not in server.get("/metrics").text
 
 
-def test_a_hierarchy_is_served_from_an_sqlite_file(settings: dict[str, str], tmp_path: Path) -> None:
-    stream, plan = fresh(), tmp_path / "plan.toml"
-    plan.write_text(TREE_PLAN)
-    places = {"OPTSTREAM_PLAN": str(plan), "OPTSTREAM_LEDGER": str(tmp_path / "ledger.db")}
-    ops.Ledger(tmp_path / "ledger.db", create=True).close()
-    numbers = {name: value for name, value in settings.items() if name not in {"OPTSTREAM_STEP", "OPTSTREAM_ORIGIN"}}
+def test_logs_are_json_with_the_id_of_the_request(server: Server) -> None:
+    given = uuid4().hex
+    answer = server.client.get("/streams/shown/budget", headers=AS["reader"] | {"X-Request-ID": given})
+    assert answer.headers["x-request-id"] == given
+    hostile = server.client.get("/streams/shown/budget", headers=AS["reader"] | {"X-Request-ID": "a b"})
+    assert hostile.headers["x-request-id"] != "a b"
+    lines = eventually(
+        lambda: [json.loads(line) for line in server.log.read_text().splitlines() if given in line], bool
+    )
+    assert [(line["route"], line["status"], line["token"]) for line in lines] == [
+        ("/streams/{name}/budget", 200, "reader")
+    ]
+
+
+def test_periods_are_followed_as_they_come(servers: list[Server]) -> None:
+    stream = fresh()
+    servers[0].push(stream, day(0))
+
+    def follow(server: Server, headers: dict[str, str], query: str = "") -> list[tuple[str, Any]]:
+        seen: list[tuple[str, Any]] = []
+        with server.client.stream("GET", f"/streams/{stream}/events{query}", headers=AS["reader"] | headers) as events:
+            assert events.headers["content-type"].startswith("text/event-stream")
+            number = ""
+            for line in events.iter_lines():
+                if line.startswith("id: "):
+                    number = line[4:]
+                elif line.startswith("data: "):
+                    seen.append((number, json.loads(line[6:])))
+                if len(seen) == 2:
+                    break
+        return seen
+
+    with ThreadPoolExecutor(3) as pool:
+        # One follows the process that is written to, one the other, one goes on after a lost connection.
+        every = [
+            pool.submit(follow, servers[0], {}, "?after=-1"),
+            pool.submit(follow, servers[1], {"Last-Event-ID": "0"}),
+        ]
+        for number in (1, 2):
+            time.sleep(0.5)
+            servers[0].push(stream, day(number))
+        first, second = (one.result(PATIENCE) for one in every)
+    assert [number for number, _ in first] == ["0", "1"]
+    assert [number for number, _ in second] == ["1", "2"]
+    assert first[1] == second[0]
+
+
+def test_it_stops_in_time_while_clients_stall(config: Path, environment: dict[str, str], tmp_path: Path) -> None:
+    stream = fresh()
+    with serving(config, environment, tmp_path) as (server,), ExitStack() as stack:
+        for start in (b"", request_of(stream)[:-2], request_of(stream, "Content-Length: 1000") + b"{"):
+            raw = stack.enter_context(server.connected())
+            raw.sendall(start)
+        follower = stack.enter_context(server.connected())
+        follower.sendall(
+            f"GET /streams/{stream}/events HTTP/1.1\r\nHost: x\r\n"
+            f"Authorization: Bearer {TOKENS['reader']}\r\n\r\n".encode()
+        )
+        assert b"200" in follower.recv(4096)
+        assert server.push(stream, day(0, [0])).status_code == 200
+        begun = time.monotonic()
+        server.process.terminate()
+        assert server.process.wait(PATIENCE) == 0
+        assert time.monotonic() - begun < 3 + 2 + 1
+
+
+def refused_start(config: Path, environment: dict[str, str]) -> str:
+    command = [sys.executable, "-m", "optstream", "serve", "--config", str(config), "--port", "1"]
+    ended = subprocess.run(command, env=environment, check=False, capture_output=True, text=True, timeout=PATIENCE)
+    assert ended.returncode in {2, 3, 6}, ended.stderr
+    assert not [token for token in TOKENS.values() if token in ended.stderr]
+    return ended.stderr
+
+
+def test_a_service_on_another_ledger_does_not_start(environment: dict[str, str], tmp_path: Path) -> None:
+    made_ledger(str(tmp_path / "ledger.db"))
+    config = tmp_path / "service.toml"
+    config.write_text(settings_text(str(tmp_path / "ledger.db"), "0" * 32, streams=["a"]))
+    assert "another ledger" in refused_start(config, environment)
+    config.write_text(settings_text(str(tmp_path / "none.db"), "0" * 32, streams=["a"]))
+    assert "does not exist" in refused_start(config, environment)
+
+
+def test_a_hierarchy_is_served_from_an_sqlite_file(environment: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "plan.toml").write_text(TREE_PLAN)
+    config = tmp_path / "service.toml"
+    text = settings_text("ledger.db", made_ledger(str(tmp_path / "ledger.db")), streams=[])
+    config.write_text(text.replace("[streams.shown]", '[streams.tree]\nplan = "plan.toml"\n[streams.shown]'))
     leaves = {"n1": RAW, "n2": RAW, "s1": RAW, "s2": 0}
-    with serving(numbers | places, tmp_path, count=2) as servers:
+    with serving(config, environment, tmp_path, count=2) as servers:
         incomplete = {name: value for name, value in leaves.items() if name != "s2"}
-        refused = servers[0].push(stream, [{"when": 0, "value": incomplete}])
+        refused = servers[0].push("tree", [{"when": 0, "value": incomplete}])
         assert error_of(refused) == (422, "DataError")
         for step in range(3):
-            assert servers[0].push(stream, [{"when": step, "value": leaves}]).json() == {"released": []}
-        answers = [server.push(stream, [{"when": 3, "value": leaves}]).json()["released"] for server in servers]
+            assert servers[0].push("tree", [{"when": step, "value": leaves}]).json() == {"released": []}
+        answers = [server.push("tree", [{"when": 3, "value": leaves}]).json()["released"] for server in servers]
         ((period,), again) = answers
         assert again == [period]
-        assert servers[1].get(f"/streams/{stream}/periods").json()["periods"] == [period]
+        time.sleep(0.6)
+        assert servers[1].get("/streams/tree/periods").json()["periods"] == [period]
     assert period["start"] == 0
     values = {name: np.array(steps) for name, steps in period["values"].items()}
     assert list(values) == ["nation", "north", "south", "n1", "n2", "s1", "s2"]
     assert (values["nation"] == values["n1"] + values["n2"] + values["s1"] + values["s2"]).all()
+    assert all(
+        low < high for low, high in zip(period["band"]["lower"]["n1"], period["band"]["upper"]["n1"], strict=True)
+    )
 
 
-def test_the_one_command_starts_it_and_the_examples_of_the_readme_work(
-    ledger: str, settings: dict[str, str], tmp_path: Path
-) -> None:
-    # With its URL in this variable the script that starts PostgreSQL gives the server that is already there.
-    kept = {name: value for name, value in settings.items() if not name.startswith("OPTSTREAM")}
-    given = {"OPTSTREAM_TEST_POSTGRES": ledger, "WORKERS": "2"}
-    blocks = re.findall(r"^```sh\n(.*?)^```", (SERVICE / "README.md").read_text(), flags=re.DOTALL | re.MULTILINE)
-    assert blocks[0].strip() == "examples/service/run"
-    with serving(kept | given, tmp_path, command=[SERVICE / "run"]) as (server,):
-        for block in blocks[1:]:
-            script = block.replace("127.0.0.1:8000", f"127.0.0.1:{server.port}")
-            done = subprocess.run(
-                ["bash", "-euxo", "pipefail", "-c", script],
-                cwd=ROOT,
-                env=kept,
-                check=False,
-                capture_output=True,
-                text=True,
-                timeout=PATIENCE,
-            )
-            assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
-        assert [period["period"] for period in server.get("/streams/auvergne/periods").json()["periods"]] == [0]
-        token = (ROOT / "build" / "service" / "token").read_text().strip()
-        assert token in server.log.read_text()
+def test_the_walk_through_of_the_document_runs(environment: dict[str, str], tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "service.md").read_text()
+    blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 2
+    own = {name: value for name, value in environment.items() if name != "OPTSTREAM_KEY_FILE"}
+    own["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
+
+    def run(script: str) -> str:
+        command = ["bash", "-euo", "pipefail", "-c", script]
+        done = subprocess.run(
+            command, cwd=tmp_path, env=own, check=False, capture_output=True, text=True, timeout=PATIENCE
+        )
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+        return done.stdout
+
+    run(blocks[0])
+    with serving(tmp_path / "service.toml", own, tmp_path) as (server,):
+        assert '"period":0' in run(blocks[1].replace("127.0.0.1:8000", f"127.0.0.1:{server.port}"))
+
+
+def test_the_settings_of_the_example_are_those_that_the_service_reads(tmp_path: Path) -> None:
+    from optstream.service.settings import read_settings  # noqa: PLC0415  (needs the extra)
+
+    for name in ("service.toml", "plan.toml"):
+        (tmp_path / name).write_text((PLAN.parent / name).read_text())
+    for name in ("meters", "readers"):
+        token = tmp_path / f"{name}.token"
+        token.write_text(TOKENS["writer" if name == "meters" else "reader"])
+        token.chmod(0o600)
+    settings = read_settings(tmp_path / "service.toml")
+    assert list(settings.streams) == ["auvergne"]
+    assert [token.name for token in settings.tokens] == ["meters", "readers"]

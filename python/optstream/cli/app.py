@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from optstream import __version__
-from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, tune
+from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, serve, tune
 from optstream.cli import report as reports
 from optstream.cli.exits import MEANINGS, emit, report
 
@@ -22,7 +22,10 @@ MECHANISM = "--epsilon 1 --w 48 --alpha 10 --lower 0 --upper 20000 --k 12"
 
 app = typer.Typer(no_args_is_help=True, rich_markup_mode="rich", help="Release time series under differential privacy.")
 keys = typer.Typer(no_args_is_help=True, help="Make the curator's key.")
+tokens = typer.Typer(no_args_is_help=True, help="Make tokens for clients of the service.")
 ledgers = typer.Typer(no_args_is_help=True, help="Make, show, check and export ledgers.")
+pools = typer.Typer(no_args_is_help=True, help="Make pools: streams that share a budget.")
+streams = typer.Typer(no_args_is_help=True, help="Make streams, apart or in a pool.")
 
 app.command(
     epilog=EXAMPLE + f"optstream release loads.csv -o private.csv --time when {MECHANISM}\n\n"
@@ -50,8 +53,26 @@ ledgers.command(epilog=EXAMPLE + "optstream ledger init ledger.db")(ledger.init)
 ledgers.command(epilog=EXAMPLE + "optstream ledger show ledger.db loads")(ledger.show)
 ledgers.command(epilog=EXAMPLE + "optstream ledger export ledger.db -o releases.jsonl")(ledger.export)
 ledgers.command(epilog=EXAMPLE + "optstream ledger verify ledger.db")(ledger.verify)
+ledgers.command(epilog=EXAMPLE + "optstream ledger backup ledger.db backup.db")(ledger.backup)
+ledgers.command(
+    epilog=EXAMPLE + "optstream ledger restore backup.db ledger.db --witness /mnt/other/witness.db\n\n"
+    "optstream ledger restore backup.db ledger.db --accept-loss 417"
+)(ledger.restore)
+ledgers.command(epilog=EXAMPLE + "optstream ledger accept-loss postgresql://host/database 417")(ledger.accept_loss)
 keys.command(epilog=EXAMPLE + "optstream key create curator.key")(key.create)
+keys.command(epilog=EXAMPLE + "optstream key rotate curator.key --ledger ledger.db")(key.rotate)
+pools.command("create", epilog=EXAMPLE + "optstream ledger pool create ledger.db riders --epsilon 1 --w 48")(
+    ledger.create_pool
+)
+streams.command(
+    "create", epilog=EXAMPLE + "optstream ledger stream create ledger.db trips --epsilon 1/2 --w 48 --pool riders"
+)(ledger.create_stream)
+ledgers.add_typer(pools, name="pool")
+ledgers.add_typer(streams, name="stream")
+app.command(epilog=EXAMPLE + "optstream serve --config service.toml")(serve.serve)
+tokens.command("create", epilog=EXAMPLE + "optstream token create meters.token")(serve.create_token)
 app.add_typer(ledgers, name="ledger")
+app.add_typer(tokens, name="token")
 app.add_typer(keys, name="key")
 
 
@@ -61,9 +82,24 @@ def _print_version(asked: bool) -> None:  # noqa: FBT001  (Typer calls it)
         raise typer.Exit
 
 
+@pools.callback()
+def _pools() -> None:
+    """Make pools: streams that share a budget."""
+
+
+@streams.callback()
+def _streams() -> None:
+    """Make streams, apart or in a pool."""
+
+
 @keys.callback()
 def _keys() -> None:
     """Make the curator's key."""
+
+
+@tokens.callback()
+def _tokens() -> None:
+    """Make tokens for clients of the service."""
 
 
 @app.callback(epilog=EXAMPLE + f"optstream release loads.csv -o private.csv {MECHANISM}\n\n{ENDS}")

@@ -7,7 +7,7 @@ import typer
 
 from optstream.cli.exits import notice
 
-__all__ = ["create"]
+__all__ = ["create", "rotate"]
 
 
 def create(
@@ -23,3 +23,34 @@ def create(
 
     create_key(file)
     notice(f"wrote a new key to {file}")
+
+
+def rotate(
+    *,
+    file: Annotated[Path, typer.Argument(exists=True, dir_okay=False, help="The key's file.")],
+    ledger: Annotated[list[str], typer.Option(metavar="URL", help="Every ledger that is used with the key.")],
+) -> None:
+    """Put a new key before those that a file holds, and go on with it in ledgers.
+
+    Former periods are still repeated with the former keys, so the file keeps them.
+
+    A rotation that was interrupted is completed by the same command, without another key.
+    """
+    from optstream.keys import rotate_key  # noqa: PLC0415
+
+    turned = _turn(ledger, file)
+    if not turned:
+        rotate_key(file)
+        turned = _turn(ledger, file)
+    notice(f"{turned} streams go on with a new key; {file} keeps the former ones")
+
+
+def _turn(ledgers: list[str], file: Path) -> int:
+    """Go on with the newest key in ledgers; return in how many streams it is new."""
+    from optstream.ledger import Ledger  # noqa: PLC0415
+
+    turned = 0
+    for location in ledgers:
+        with Ledger(location, key=file) as opened:
+            turned += opened.rotate_key()
+    return turned

@@ -16,8 +16,9 @@ from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from optstream.ledger import Ledger
+    from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["export", "init", "show", "verify"]
+__all__ = ["accept_loss", "backup", "create_pool", "create_stream", "export", "init", "restore", "show", "verify"]
 
 Location = Annotated[str, typer.Argument(metavar="LEDGER", help="Path of the ledger, or postgresql://...")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -51,9 +52,16 @@ def show(
             raise UsageError(f"STREAM is {stream!r}, but must be one of {', '.join(ledger.streams) or '(none)'}")
         names = ledger.streams if stream is None else (stream,)
         accounts = [_account(ledger, name, periods=stream is not None) for name in names]
+        pools = [_pool_account(ledger, name) for name in (ledger.pools if stream is None else ())]
     if as_json:
-        emit(f"{json.dumps({'streams': accounts}, indent=2)}\n".encode())
+        emit(f"{json.dumps({'streams': accounts, 'pools': pools}, indent=2)}\n".encode())
         return
+    for pool in pools:
+        shared = f"epsilon {shown(Fraction(pool['epsilon']))} in any {pool['w']} steps of all members together"
+        members, left = ", ".join(pool["members"]) or "none", show_left(Fraction(pool["remaining"]))
+        print_table(
+            f"pool {pool['pool']}", ("", ""), [("policy", shared), ("members", members), ("least epsilon left", left)]
+        )
     for account in accounts:
         _print_account(account)
     if not accounts:
@@ -73,6 +81,121 @@ def export(
             count = ledger.export(lines)
         (emit if target is None else target.write)(lines.getvalue().encode())
     notice(f"exported {count} lines")
+
+
+def backup(
+    *,
+    location: Location,
+    target: Annotated[Path, typer.Argument(help="A new file. An existing one is never overwritten.")],
+) -> None:
+    """Write a ledger to a new file as it is at this moment, while others go on. It is as secret as the ledger."""
+    with open_ledger(location) as ledger:
+        ledger.backup(target)
+    notice(f"wrote a backup to {target}; `optstream ledger restore` makes a ledger of it")
+
+
+def restore(
+    *,
+    source: Annotated[str, typer.Argument(metavar="BACKUP", help="What `optstream ledger backup` wrote.")],
+    target: Annotated[Path, typer.Argument(help="The new ledger. An existing one is never overwritten.")],
+    witness: Annotated[
+        str | None, typer.Option(metavar="URL", help="Witness, which tells whether anything has left since.")
+    ] = None,
+    accept_loss: Annotated[
+        int | None,
+        typer.Option(metavar="PERIOD", min=0, help="Charge in full what may have left, up to this period."),
+    ] = None,
+    key_file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")] = None,
+) -> None:
+    """Make a ledger of a backup, and print its identity.
+
+    What has left since the backup is not in it. The witness tells whether anything has. Without one, or if something
+    has, --accept-loss PERIOD makes all periods up to that one void that are not released in the backup, and charges
+    them in full.
+    """
+    from optstream.ledger import restore_ledger  # noqa: PLC0415
+
+    if witness is None and accept_loss is None:
+        raise UsageError("restore needs --witness URL, or --accept-loss PERIOD")
+    identity = restore_ledger(source, target, key=key_file, witness=witness, accept_loss=accept_loss)
+    emit(f"{identity}\n".encode())
+    notice(f"restored {target}" + ("" if accept_loss is None else "; tell its witness and all who expect an identity"))
+
+
+def accept_loss(
+    *,
+    location: Location,
+    last: Annotated[int, typer.Argument(metavar="PERIOD", min=0, help="The last period that may have left.")],
+    key_file: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")] = None,
+) -> None:
+    """Note that a ledger was restored by other means, such as pg_restore, and charge what may have left in full."""
+    with open_ledger(location, key=key_file) as ledger:
+        ledger.forget_since(last)
+    notice(f"periods up to {last} that are not released are void and charged in full")
+
+
+Epsilon = Annotated[str, typer.Option(help="Budget of any window, such as 1 or 1/3.")]
+Length = Annotated[int, typer.Option("--w", help="Length of a window, in steps.")]
+Aligned = Annotated[bool, typer.Option("--aligned", help="Windows lie inside one period: weaker and cheaper.")]
+KeyFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")]
+Step = Annotated[str | None, typer.Option(help="Length of a step, such as 30m.")]
+Origin = Annotated[str | None, typer.Option(metavar="TIME", help="Where period 0 begins.")]
+
+
+def create_pool(
+    *,
+    location: Location,
+    name: Annotated[str, typer.Argument(help="The name of the pool, such as riders.")],
+    epsilon: Epsilon,
+    w: Length,
+    aligned: Aligned = False,
+    step: Step = None,
+    origin: Origin = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Make a pool: streams about the same people, which are held to one budget together."""
+    policy = _policy(epsilon, w, 1.0, aligned=aligned)
+    with open_ledger(location, key=key_file) as ledger:
+        ledger.create_pool(name, policy, clock=_clock(step, origin))
+    notice(f"made the pool {name!r}: any {w} steps of all its streams together cost at most epsilon = {epsilon}")
+
+
+def create_stream(
+    *,
+    location: Location,
+    name: Annotated[str, typer.Argument(help="The name of the stream.")],
+    epsilon: Epsilon,
+    w: Length,
+    alpha: Annotated[float, typer.Option(help="How much one entity may change one step.")] = 1.0,
+    aligned: Aligned = False,
+    pool: Annotated[str | None, typer.Option(metavar="NAME", help="The pool that it is a member of.")] = None,
+    step: Step = None,
+    origin: Origin = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Make a stream, or make one that exists a member of a pool, with all that it was charged before."""
+    policy = _policy(epsilon, w, alpha, aligned=aligned)
+    with open_ledger(location, key=key_file) as ledger:
+        ledger.create_stream(name, policy, pool=pool, clock=_clock(step, origin))
+    notice(f"made the stream {name!r}" + ("" if pool is None else f", a member of {pool!r}"))
+
+
+def _policy(epsilon: str, w: int, alpha: float, *, aligned: bool) -> "Guarantee":
+    from optstream.privacy.guarantee import Guarantee  # noqa: PLC0415
+
+    try:
+        budget = Fraction(epsilon)
+    except (ValueError, ZeroDivisionError):
+        raise UsageError(f"--epsilon is {epsilon!r}, but must be a number such as 0.5 or 1/3") from None
+    return Guarantee(epsilon=budget, w=w, alpha=alpha, neighbours="aligned" if aligned else "sliding")
+
+
+def _clock(step: str | None, origin: str | None) -> str | None:
+    from optstream.cli.times import Grid  # noqa: PLC0415
+
+    if (step is None) != (origin is None):
+        raise UsageError("--step and --origin go together")
+    return None if step is None else Grid(origin, step).clock()
 
 
 def verify(*, location: Location, as_json: AsJson = False) -> None:
@@ -95,6 +218,17 @@ def open_ledger(location: str, *, key: Path | None = None, create: bool = False)
     from optstream.ledger import Ledger  # noqa: PLC0415  (commands that need none start faster)
 
     return Ledger(location, key=key, create=create)
+
+
+def _pool_account(ledger: "Ledger", name: str) -> dict[str, Any]:
+    pool, left = ledger.pool(name), ledger.pool_remaining(name)
+    return {
+        "pool": name,
+        "epsilon": str(pool.policy.epsilon),
+        "w": pool.policy.w,
+        "members": list(pool.members),
+        "remaining": str(left.epsilon),
+    }
 
 
 def _account(ledger: "Ledger", stream: str, *, periods: bool) -> dict[str, Any]:

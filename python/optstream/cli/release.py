@@ -84,6 +84,9 @@ def release(
         str | None, in_ledger(metavar="URL", help="Charge and store in a ledger: a path, or postgresql://...")
     ] = None,
     stream: Annotated[str | None, in_ledger(metavar="NAME", help="Name of the stream in the ledger.")] = None,
+    create_stream: Annotated[
+        bool, in_ledger("--create-stream", help="Make the stream if the ledger does not know it: a new budget.")
+    ] = False,
     key_file: Annotated[
         Path | None, in_ledger(exists=True, dir_okay=False, help="Curator's key, from `optstream key create`.")
     ] = None,
@@ -100,7 +103,7 @@ def release(
     output = None if output is None or str(output) == "-" else output
     kind = "csv" if output is None else format_of(output)
     grid = Grid(origin, step)
-    _check_ledger(ledger, {"stream": stream, "key-file": key_file}, time, grid)
+    _check_ledger(ledger, {"stream": stream, "key-file": key_file, "create-stream": create_stream or None}, time, grid)
     _check_numbers(time, grid, first, keeps="--ledger" if ledger else "--state" if state else None)
     mechanism: OptStream = build()
     _check_extras(mechanism, value, interval)
@@ -122,7 +125,7 @@ def release(
         else:
             # A slip in the path of a ledger would release everything a second time, so none is made here.
             with open_ledger(ledger, key=key_file) as account:
-                account.enrol(stream, mechanism, Grid(origin, step).clock())
+                account.enrol(stream, mechanism, Grid(origin, step).clock(), create=create_stream)
                 made = account.release(mechanism, series.x, stream=stream, period=series.period, state=known)
         table = _table(made, series, interval)
         if statement is not None:

@@ -59,7 +59,9 @@ class Filter:
     challenger for each amplitude runs beside the centre, a factor of four away; evidence fades with a half-life of 34
     periods, a challenger that leads becomes the centre, one that falls behind is replaced by its opposite. A level
     that deviates by about five standard deviations, over one to five periods, is taken to have broken and is learnt
-    anew; a period that deviates otherwise is given more variance of its own. A level that is given with a deviation far
+    anew; a period that deviates otherwise is given more variance of its own, and after two such in a row, far from what
+    is usual, everything is learnt anew. Variances are larger by what the means that are measured cannot know of
+    independent steps. A level that is given with a deviation far
     beyond what is measured says nothing: the first measurements then say where it is.
 
     Args:
@@ -98,6 +100,16 @@ class Filter:
     def measured(self) -> int:
         """How many periods have been measured."""
         return self._core.measured
+
+    @property
+    def alarm(self) -> tuple[int, float] | None:
+        """How many periods ago measured means last deviated from what was expected, and by how much."""
+        return self._core.alarm
+
+    @property
+    def room(self) -> float:
+        """How far the level is from the nearer end of where it may be: what means hide is at most twice as large."""
+        return self._core.room
 
     @property
     def kind(self) -> tuple[int, int, bool, bool]:

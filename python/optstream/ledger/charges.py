@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from optstream.errors import BudgetError, ConflictError, LedgerError, ParameterError
 from optstream.ledger import observations
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from optstream.ledger.entries import State
     from optstream.ledger.log import Log, View
     from optstream.ledger.plans import Plans, PricedPlan
+    from optstream.ledger.pools import Pools
     from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["Charges", "check_fits", "is_for"]
@@ -26,12 +27,20 @@ ATTEMPTS = 500
 """How often a decision is made again after others were faster."""
 
 
+@runtime_checkable
+class Rekeyed(Protocol):
+    """Digests that can be made again with a former key."""
+
+    def under(self, period: int, key: bytes) -> bytes:
+        """Return the digest of a period with a key."""
+
+
 class Charges:
     """The charges of all streams, and what this process knows of them."""
 
-    def __init__(self, log: Log, plans: Plans) -> None:
+    def __init__(self, log: Log, plans: Plans, pools: Pools) -> None:
         """Start without knowing any."""
-        self._log, self._plans = log, plans
+        self._log, self._plans, self._pools = log, plans, pools
         self._views: dict[str, View] = {}
         self.twins: dict[bytes, tuple[bytes, ...]] = {}
         """Plans with the same description as one that this process has enrolled, and other costs; with itself."""
@@ -81,7 +90,7 @@ class Charges:
             try:
                 drafts, also = decide(view)
                 if drafts:
-                    view = self._log.append(view, drafts, forced=forced, also=also)
+                    view = self.append(view, drafts, forced=forced, also=also)
             except BehindError:
                 pause(attempt)
             except (BudgetError, ParameterError):
@@ -92,6 +101,26 @@ class Charges:
                 self._views[stream] = view.pruned(periods[-1] - 1)
                 return view
         raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
+
+    def append(
+        self, view: View, drafts: Sequence[Draft], *, forced: bool, also: Callable[[Transaction], None] | None
+    ) -> View:
+        """Append to the log of a stream, and to that of its pool what belongs to it."""
+        if view.pool is None:
+            return self._log.append(view, drafts, forced=forced, also=also)
+        after = self._log.append_all(self._pools.together([(view, drafts)]), forced=forced, also=also)
+        self._pools.remember(after)
+        return next(one for one in after if one.stream == view.stream)
+
+    def pool_of(self, stream: str) -> str | None:
+        """Return the log of the pool of a stream, if it has one."""
+        view = self._views.get(stream) or self._log.look(stream, -1, -1)
+        return view.pool
+
+    def cached(self, stream: str, periods: Sequence[int]) -> View | None:
+        """Return what this process remembers, if it needs to know nothing else to decide about periods."""
+        view = self._views.pop(stream, None)
+        return view if view is not None and view.covers(periods) else None
 
     def known(self, stream: str, periods: Sequence[int]) -> View:
         """Return what is known of charged periods, which need not be all that there is."""
@@ -119,9 +148,12 @@ class Charges:
         drafts = [Draft.saying("plan", b"", plan=twin) for twin in unmet]
         view = replace(view, larger=view.larger.union(unmet))
         charged: dict[int, bytes] = {}
-        for period, digest in digests.items():
-            state = view.states.get(period)
+        for period, todays in digests.items():
+            view.check_lost(period)
+            state, digest = view.states.get(period), todays
             if state is not None:
+                if state.key != view.key_check and isinstance(digests, Rekeyed):
+                    digest = digests.under(period, state.key)
                 state.check_void(view.stream)
                 same_plan = state.plan == made.id or self._plans.digest(state.plan) == made.digest
                 if state.release and same_plan and state.data == digest:
@@ -133,12 +165,14 @@ class Charges:
                 if (state.plan, state.data) != (made.id, digest):
                     state.check_replaceable(view.stream, same_plan=same_plan)
             charged[period] = made.id
-            drafts.append(Draft(kind, period, 0 if state is None else state.number, made.id, digest))
+            drafts.append(Draft(kind, period, 0 if state is None else state.number, made.id, todays))
         self.check_windows(view, charged)
         return drafts
 
     def check_windows(self, view: View, charged: Mapping[int, bytes]) -> None:
         """Raise unless every window that meets some periods is within the policy."""
+        if len(charged) > 1 and self._plans.prices(view, min(charged), max(charged), charged) <= view.policy.epsilon:
+            return
         for period in charged:
             price = self._plans.price(view, period, charged)
             if price > view.policy.epsilon:

@@ -16,8 +16,9 @@ from optstream.errors import LedgerError
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
-__all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause"]
+__all__ = ["BehindError", "Database", "StaleError", "Transaction", "pause", "raw"]
 
 Connection = TypeVar("Connection")
 
@@ -35,6 +36,17 @@ def pause(attempt: int) -> None:
     time.sleep(random.random() * min(attempt, 10) / 1000)  # noqa: S311  (spreads processes, hides nothing)
 
 
+def raw(value: Any) -> bytes:
+    """Return the bytes of a column.
+
+    Raises:
+        LedgerError: It holds something else: an int would make that many bytes.
+    """
+    if not isinstance(value, (bytes, memoryview)):
+        raise LedgerError(f"a row holds a value of type {type(value).__name__}, but must hold bytes: it was altered")
+    return bytes(value)
+
+
 class Transaction(Protocol):
     """Statements that are carried out together or not at all. Placeholders are question marks."""
 
@@ -43,6 +55,9 @@ class Transaction(Protocol):
 
     def write(self, statement: str, *rows: Sequence[Any]) -> int:
         """Carry out a statement once for every row of values; return how many rows of tables were written."""
+
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        """Add many rows to a table, none of which may be there."""
 
 
 class Database(ABC, Generic[Connection]):
@@ -105,6 +120,14 @@ class Database(ABC, Generic[Connection]):
         """Let no other transaction make or change tables until this one ends."""
 
     @abstractmethod
+    def backup(self, target: str | Path) -> None:
+        """Write all that is in the database to a new file, which is marked as a backup.
+
+        Raises:
+            LedgerError: The file exists or cannot be written, or the database has tools of its own.
+        """
+
+    @abstractmethod
     def damage(self) -> list[str]:
         """Return what the database itself finds wrong with its files."""
 
@@ -149,12 +172,15 @@ class Database(ABC, Generic[Connection]):
             # The caller's own, raised inside a transaction that is rolled back by now.
             self._give_back(connection, forced=forced)
             return
+        if isinstance(error, self.duplicates):
+            # The database is well: it has refused a row that is there, and with it the whole transaction.
+            self._give_back(connection, forced=forced)
+            raise BehindError(f"ledger {self.location}: {self._explain(error)}") from error
         # After an error or an interrupt, which may have come at any point, the state of the connection is unknown.
         self._close(connection)
         self._done()
         if isinstance(error, self.errors):
-            kind = BehindError if isinstance(error, self.duplicates) else LedgerError
-            raise kind(f"ledger {self.location}: {self._explain(error)}") from error
+            raise LedgerError(f"ledger {self.location}: {self._explain(error)}") from error
 
     def _give_back(self, connection: Connection, *, forced: bool) -> None:
         self._idle[forced].append(connection)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from optstream.errors import ConflictError, LedgerError
+from optstream.ledger.database import raw
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -69,51 +70,46 @@ class LogEntry(NamedTuple):
     def of(cls, row: Sequence[Any]) -> LogEntry:
         """Return a row of the database."""
         number, kind, period, charge, plan, data, content, written, previous, hashed, seal = row
+        numbers, texts = (number, period, charge), (kind, written)
+        if not (all(type(one) is int for one in numbers) and all(type(one) is str for one in texts)):
+            raise LedgerError("a row does not hold numbers and texts, but must")
+        content = None if content is None else raw(content)
         return cls(
-            number,
-            kind,
-            period,
-            charge,
-            bytes(plan),
-            bytes(data),
-            None if content is None else bytes(content),
-            written,
-            bytes(previous),
-            bytes(hashed),
-            bytes(seal),
+            number, kind, period, charge, raw(plan), raw(data), content, written, raw(previous), raw(hashed), raw(seal)
         )
 
 
 class Seals:
     """The keys that make and check hashes and seals."""
 
-    def __init__(self, own: bytes, curator: CuratorKey | None) -> None:
-        """Take the ledger's own key, and the curator's if there is one."""
-        self._own, self.curator = own, curator
-        self.check = b"" if curator is None else curator.digest([b"key check"], NOTHING)
-        """What tells whether a key is the one that a stream was begun with; empty without a key."""
+    def __init__(self, own: bytes, curators: Sequence[CuratorKey]) -> None:
+        """Take the ledger's own key, and the curator's if there are any, the newest first."""
+        self._own, self.curator = own, curators[0] if curators else None
+        self.keys = {key.digest([b"key check"], NOTHING): key for key in reversed(curators)}
+        """The curator's keys by what tells them apart."""
+        self.check = list(self.keys)[-1] if curators else b""
+        """What tells whether a key is the one that a stream is sealed with; empty without a key."""
 
     def hash_of(self, stream: str, draft: Draft, number: int, written: str, previous: bytes) -> bytes:
         """Return the hash of an entry."""
         kind, period, charge, plan, data, _ = draft
         return self.code(f"{stream!r} {number} {kind} {period} {charge} {written}".encode(), plan, data, previous)
 
-    def seal_of(self, hashed: bytes) -> bytes:
-        """Return the curator's seal on a hash; empty without a key."""
-        return b"" if self.curator is None else self.curator.digest([b"entry", hashed], NOTHING)
+    def seal_of(self, hashed: bytes, key_check: bytes) -> bytes:
+        """Return the seal of one of the curator's keys on a hash; empty without a key."""
+        return self.keys[key_check].digest([b"entry", hashed], NOTHING) if key_check else b""
 
     def code(self, *fields: bytes) -> bytes:
         """Return a keyed code of fields, of which no two lists look the same."""
-        code = blake2b(key=self._own, digest_size=32)
-        for field in fields:
-            code.update(len(field).to_bytes(8, "little"))
-            code.update(field)
-        return code.digest()
+        parts = [part for field in fields for part in (len(field).to_bytes(8, "little"), field)]
+        return blake2b(b"".join(parts), key=self._own, digest_size=32).digest()
 
-    def entry(self, stream: str, draft: Draft, number: int, written: str, previous: bytes) -> LogEntry:
-        """Return a draft as an entry."""
+    def entry(  # noqa: PLR0917
+        self, stream: str, draft: Draft, number: int, written: str, previous: bytes, key_check: bytes
+    ) -> LogEntry:
+        """Return a draft as an entry that is sealed with one of the keys."""
         hashed = self.hash_of(stream, draft, number, written, previous)
-        return LogEntry(number, *draft, written, previous, hashed, self.seal_of(hashed))
+        return LogEntry(number, *draft, written, previous, hashed, self.seal_of(hashed, key_check))
 
     def read(self, stream: str, row: Sequence[Any], key_check: bytes | None) -> LogEntry:
         """Return a row that is as it was written; one that was altered must not make room in the budget.
@@ -130,14 +126,20 @@ class Seals:
             entry = LogEntry.of(row)
             right = entry.hash == self.hash_of(
                 stream, Draft(*entry[1:7]), entry.number, entry.written, entry.previous
-            ) and (entry.content is None or entry.kind in CHARGES or entry.data == digest_of(entry.content))
-        except (TypeError, ValueError):
+            ) and (entry.content is None or _fits(entry))
+        except (LedgerError, TypeError, ValueError):
             right = False
         if not right:
             raise LedgerError(f"entry {row[0]!r} of {stream!r} was altered")
-        if key_check == self.check and entry.seal != self.seal_of(entry.hash):
+        sealing = key_check is not None and (not key_check or key_check in self.keys)
+        if sealing and entry.seal != self.seal_of(entry.hash, key_check or b""):
             raise LedgerError(f"entry {entry.number} of {stream!r} does not bear the seal of the curator's key")
         return entry
+
+
+def _fits(entry: LogEntry) -> bool:
+    """Whether the content is what the hash is about; a charge has none."""
+    return not entry.content if entry.kind in CHARGES else entry.data == digest_of(entry.content or b"")
 
 
 class State(NamedTuple):
@@ -154,6 +156,10 @@ class State(NamedTuple):
     release: int = 0
     """The number of the entry that released it, 0 if there is none."""
     released: str | None = None
+    key: bytes = b""
+    """Which of the curator's keys it is charged with; empty without one."""
+    ended: int = 0
+    """The number of the entry that made it void, 0 if there is none."""
 
     def check_void(self, stream: str) -> None:
         """Raise if the period will not be released."""
@@ -171,7 +177,7 @@ class State(NamedTuple):
             raise ConflictError(f"period {self.period} of {stream!r} was charged for good {what}; nothing was charged")
 
 
-def followed(stream: str, state: State | None, entry: LogEntry) -> State:
+def followed(stream: str, state: State | None, entry: LogEntry, key: bytes) -> State:
     """Return what is true of a period after an entry about it.
 
     Raises:
@@ -184,13 +190,13 @@ def followed(stream: str, state: State | None, entry: LogEntry) -> State:
             same = state is not None and (state.plan, state.data) == (entry.plan, entry.data)
             if open_ and (state is None or not state.final or same):
                 final = entry.kind == "final"
-                return State(entry.period, entry.number, entry.plan, entry.data, entry.written, final)
+                return State(entry.period, entry.number, entry.plan, entry.data, entry.written, final, key=key)
         case "void":
             why = (entry.content or b"").decode(errors="replace")
             if state is None and entry.charge == 0:
-                return State(entry.period, 0, b"", b"", entry.written, void=why)
+                return State(entry.period, 0, b"", b"", entry.written, void=why, ended=entry.number)
             if state is not None and _is_open(state, entry.charge):
-                return state._replace(void=why)
+                return state._replace(void=why, ended=entry.number)
         case "release":
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(release=entry.number, released=entry.written)

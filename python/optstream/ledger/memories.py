@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream.errors import LedgerError, ParameterError
+from optstream.ledger.database import raw
 from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
@@ -80,9 +81,9 @@ class Memories:
             LedgerError: It is not what was written.
         """
         for last, state, sealed in reading.rows(KEPT, (stream,)):
-            if bytes(sealed) != self._seal(stream, last, bytes(state)):
+            if raw(sealed) != self._seal(stream, last, raw(state)):
                 raise LedgerError(f"what is remembered of {stream!r} was altered")
-            return last, bytes(state)
+            return last, raw(state)
         return None
 
     def _seal(self, stream: str, last: int | None, state: bytes) -> bytes:
@@ -104,7 +105,7 @@ class Memories:
         first = 0 if memory.last is None else max(memory.last + 1, 0)
         with self._database.transaction(write=False) as reading:
             parts = stored(reading, self._seals, stream, first, period - 1)
-            plans = {number: bytes(made) for number, made in reading.rows(PLANS, (stream, first, period - 1))}
+            plans = {number: raw(made) for number, made in reading.rows(PLANS, (stream, first, period - 1))}
         made = {number: self._mechanism_of(plans[number]) for number in parts}
         for number, part in parts.items():
             if part.measured.size and len(part.measured) == len(memory.filters):

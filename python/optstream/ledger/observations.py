@@ -5,13 +5,14 @@ These are raw values: the ledger that holds them is as secret as the data. They 
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optstream.errors import LedgerError
-from optstream.ledger.database import StaleError
+from optstream.ledger.database import StaleError, raw
 from optstream.ledger.releases import stored
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Kept", "forgetter", "keep", "load", "problems"]
 
+LOST = "SELECT content FROM optstream_entries WHERE stream = ? AND period = -1 AND kind = 'lost'"
 CLOSED = (
     "SELECT period FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'void') ORDER BY period DESC LIMIT 1"
 )
@@ -49,7 +51,10 @@ def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     """Return what is kept of a stream; nothing if the ledger does not know it."""
     revisions = reading.rows("SELECT revision FROM optstream_streams WHERE name = ?", (stream,))
     closed = reading.rows(CLOSED, (stream,))
-    released = closed[0][0] if closed else None
+    ends = [row[0] for row in closed]
+    # What may have left before a restore is closed too.
+    ends += [json.loads(raw(content))["last"] for (content,) in reading.rows(LOST, (stream,))]
+    released = max(ends, default=None)
     # Periods may also have been released as a whole, in which case what is kept of them is of no use any more.
     rows = reading.rows(
         "SELECT step, value, seal FROM optstream_observations WHERE stream = ? AND step >= ? ORDER BY step",
@@ -57,9 +62,9 @@ def load(reading: Transaction, seals: Seals, stream: str, w: int) -> Kept:
     )
     values = {}
     for step, value, seal in rows:
-        if bytes(seal) != _seal(seals, stream, step, bytes(value)):
+        if raw(seal) != _seal(seals, stream, step, raw(value)):
             raise LedgerError(f"the observation of step {step} of {stream!r} was altered")
-        values[step] = np.frombuffer(bytes(value), "<f8").astype(np.float64)
+        values[step] = np.frombuffer(raw(value), "<f8").astype(np.float64)
     published = None
     for (period,) in reading.rows(RELEASED, (stream,)):
         published = stored(reading, seals, stream, period, period)[period]
@@ -113,7 +118,7 @@ def forgetter(stream: str, period: int, w: int) -> Callable[[Transaction], None]
 def problems(reading: Transaction, seals: Seals, stream: str) -> list[str]:
     """Return which observations of a stream are not as they were written."""
     rows = reading.rows("SELECT step, value, seal FROM optstream_observations WHERE stream = ?", (stream,))
-    altered = [step for step, value, seal in rows if bytes(seal) != _seal(seals, stream, step, bytes(value))]
+    altered = [step for step, value, seal in rows if raw(seal) != _seal(seals, stream, step, raw(value))]
     return [f"the observation of step {step} of {stream!r} was altered" for step in altered]
 
 

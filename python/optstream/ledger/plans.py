@@ -11,11 +11,12 @@ import json
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property, lru_cache
-from itertools import groupby, pairwise
+from itertools import groupby
 from math import lcm
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import LedgerError, OptStreamError
+from optstream.ledger.database import raw
 from optstream.ledger.entries import digest_of
 from optstream.mechanism import plan
 from optstream.privacy import accounting
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from optstream.privacy.accounting import Cost
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["Plans", "PricedPlan", "Vector"]
+__all__ = ["LOST", "Plans", "PricedPlan", "Vector"]
 
+LOST = b"lost"
+"""Stands for the plan of a period that may have left and is forgotten: it costs all that the policy allows."""
 Vector = tuple[int, tuple[int, ...]]
 """A denominator, and for every window of w steps that meets a period what it costs, from that which begins w - 1 steps
 before the period on."""
@@ -97,7 +100,7 @@ class Plans:
             (made.id, made.digest, made.description, made.costs_text),
         )
         rows = change.rows("SELECT id FROM optstream_plans WHERE digest = ? ORDER BY id", (made.digest,))
-        return tuple(bytes(found) for (found,) in rows) if len(rows) > 1 else ()
+        return tuple(raw(found) for (found,) in rows) if len(rows) > 1 else ()
 
     def digest(self, made: bytes) -> bytes:
         """Return the digest of a plan's description; empty for what is no plan."""
@@ -115,6 +118,8 @@ class Plans:
 
     def key(self, view: View, made: bytes) -> tuple[bytes, ...]:
         """Return a plan with all whose costs count too."""
+        if made == LOST:
+            return (LOST, str(view.policy.epsilon).encode())
         if not made or not view.larger:
             return (made,) if made else ()
         digest = self.digest(made)
@@ -122,6 +127,9 @@ class Plans:
 
     def vector(self, key: tuple[bytes, ...], w: int) -> Vector:
         """Return what the windows over a period cost: the largest of what its plans say."""
+        if key[:1] == (LOST,):
+            full = Fraction(key[1].decode())
+            return full.denominator, (full.numerator,) * (2 * w - 1)
         vectors = [self._vector(made, w) for made in key]
         if len(vectors) == 1:
             return vectors[0]
@@ -141,25 +149,49 @@ class Plans:
 
     def prices(self, view: View, first: int, last: int, charged: Mapping[int, bytes] | None = None) -> Fraction:
         """Return the worst cost of any window that meets any period from the first to the last."""
-        w, vectors = view.policy.w, []
+        w, charged, states = view.policy.w, charged or {}, view.states
+        # Many periods in a row have the same plan: each kind of pair is priced once.
+        own: set[bytes] = set()
+        pairs: set[tuple[bytes, bytes]] = set()
+        before = b""
         for period in range(first - 1, last + 2):
-            made = (charged or {}).get(period)
-            if made is None:
-                made = view.states[period].plan if period in view.states else b""
-            vectors.append(self.vector(self.key(view, made), w))
-        worst = max(Fraction(values[w - 1], denominator) for denominator, values in vectors[1:-1])
-        if view.policy.neighbours == "aligned":
-            return worst
-        pairs = pairwise(vectors)
-        return max(worst, *(max((cost for _, _, cost in self.across(*pair)), default=Fraction(0)) for pair in pairs))
+            made = charged.get(period)
+            if view.lost and view.is_lost(period):
+                made = LOST
+            elif made is None:
+                made = states[period].plan if period in states else b""
+            if first <= period <= last:
+                own.add(made)
+            if period >= first:
+                pairs.add((before, made))
+            before = made
+        sliding = view.policy.neighbours != "aligned"
+        if not charged and any(LOST in pair for pair in pairs):
+            # What may have left was within the policy, together with what is stored; it is charged in full.
+            full = [view.policy.epsilon] if LOST in own or sliding else []
+            own, pairs = own - {LOST}, {pair for pair in pairs if LOST not in pair}
+        else:
+            full = []
+        full += [self._inside(view, made, w) for made in own]
+        return max(full + [self._between(view, *pair, w) for pair in pairs if sliding])
+
+    def _inside(self, view: View, made: bytes, w: int) -> Fraction:
+        """Return the cost of the window that is a period."""
+        denominator, values = self.vector(self.key(view, made), w)
+        return Fraction(values[w - 1], denominator)
+
+    def _between(self, view: View, one: bytes, other: bytes, w: int) -> Fraction:
+        """Return the worst cost of a window that meets two periods."""
+        vectors = (self.vector(self.key(view, made), w) for made in (one, other))
+        return max((cost for _, _, cost in self.across(*vectors)), default=Fraction(0))
 
     def problems(self, reading: Transaction) -> list[str]:
         """Check that every plan is what its digest says, and costs what this build says."""
         problems = []
         for made, digest, description, costs in reading.rows("SELECT * FROM optstream_plans"):
-            name = bytes(made).hex()[:12]
+            name = raw(made).hex()[:12]
             try:
-                row = _read(bytes(made), bytes(digest), description, costs)
+                row = _read(raw(made), raw(digest), description, costs)
                 if row.costs != PricedPlan.described(description).costs:
                     problems.append(f"the costs of the plan {name} are not those that this build computes")
             except LedgerError as error:
@@ -191,7 +223,7 @@ class Plans:
             if not rows:
                 raise LedgerError(f"the plan {made.hex()[:12]} is missing")
             ((digest, description, costs),) = rows
-            self._rows[made] = _read(made, bytes(digest), description, costs)
+            self._rows[made] = _read(made, raw(digest), description, costs)
         return self._rows[made]
 
 

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import psycopg
 from psycopg import IsolationLevel
 
+from optstream.errors import LedgerError
 from optstream.ledger.database import Database
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from pathlib import Path
 
     from optstream.ledger.database import Transaction
 
@@ -119,11 +121,20 @@ class Postgres(Database["Connection"]):
         if not tables:
             return 0
         ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
-        return int(version)
+        if not isinstance(version, int):
+            raise LedgerError(f"ledger {self.location} is damaged: its version cannot be read")
+        return version
 
     def lock_schema(self, change: Transaction) -> None:
         """Wait for the advisory lock of the ledger's tables."""
         change.rows("SELECT pg_advisory_xact_lock(?)", (SCHEMA_LOCK,))
+
+    def backup(self, target: str | Path) -> None:
+        """Refuse: a server has tools of its own."""
+        raise LedgerError(
+            f"ledger {self.location} is in PostgreSQL, but must be a file to be written to {target}: use pg_dump. What "
+            "is restored from it is behind the witness if anything has left since"
+        )
 
     def damage(self) -> list[str]:
         """Return nothing: a server looks after its files itself."""
@@ -143,6 +154,12 @@ class _Statements:
         with self.connection.cursor() as cursor:
             cursor.executemany(_numbered(statement), rows)
             return cursor.rowcount
+
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        copying: Any = f"COPY {table} ({columns}) FROM STDIN"
+        with self.connection.cursor() as cursor, cursor.copy(copying) as copy:
+            for row in rows:
+                copy.write_row(row)
 
 
 def _numbered(statement: str) -> Any:

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING
 
 from tqdm.auto import tqdm
 
-from optstream.errors import ConflictError, EntropyError, LedgerError
+from optstream.errors import ConflictError, EntropyError, LedgerError, ParameterError
+from optstream.keys import data_digest
 from optstream.ledger.charges import check_fits, is_for
 from optstream.ledger.database import BehindError, pause
 from optstream.ledger.entries import Draft
@@ -31,18 +32,41 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
     from optstream.ledger.database import Transaction
-    from optstream.ledger.entries import State
+    from optstream.ledger.entries import Seals, State
     from optstream.ledger.log import Log, View
     from optstream.ledger.memories import Memories
     from optstream.ledger.plans import Plans, PricedPlan
     from optstream.mechanism.release import Parts
 
-__all__ = ["Protocol"]
+__all__ = ["Digests", "Protocol"]
 
 BATCH = 256
 """Periods that are drawn between two transactions that store them."""
 ATTEMPTS = 500
 """How often a store is tried again after others were faster."""
+
+
+class Digests(dict[int, bytes]):
+    """The digests of the data of periods, which can be made again with a former key."""
+
+    def __init__(self, digester: CuratorKey, seals: Seals, stream: str, units: Mapping[int, NDArray[np.int64]]) -> None:
+        """Make all digests with the key of today."""
+        super().__init__({number: data_digest(digester, stream, number, rows) for number, rows in units.items()})
+        self._seals, self._stream, self._units = seals, stream, units
+
+    def under(self, period: int, key: bytes) -> bytes:
+        """Return the digest of a period with the key that it was charged with.
+
+        Raises:
+            ParameterError: That key is not known.
+        """
+        if key == self._seals.check:
+            return self[period]
+        if key not in self._seals.keys:
+            raise ParameterError(
+                f"period {period} of {self._stream!r} was charged with a former key, which must be given to repeat it"
+            )
+        return data_digest(self._seals.keys[key], self._stream, period, self._units[period])
 
 
 class Protocol:
@@ -53,6 +77,7 @@ class Protocol:
         self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
         self._database, self._curator, self._digester = log.database, log.seals.curator, digester
         self._enrolled: set[tuple[str, bytes]] = set()
+        self._written: set[bytes] = set()
 
     def release(
         self,
@@ -63,16 +88,17 @@ class Protocol:
         period: int,
         finish: Callable[[Transaction], None] | None = None,
         memory: Memory | None = None,
+        create: bool = False,
     ) -> list[Parts]:
         """Release periods that are integers of the grid; ``finish`` is part of the transaction that stores the last.
 
         With a memory, which must be that before the period, there is one period: it is estimated and remembered.
         """
-        self.enrol(stream, made)
+        self.enrol(stream, made, create=create)
         numbers = range(period, period + len(units))
         digests = self.digests(stream, period, units)
         states = self._charges.charge(stream, made, digests)
-        parts = self._stored(stream, [number for number in numbers if states[number].release])
+        parts = self.stored(stream, [number for number in numbers if states[number].release])
         waiting = [number for number in numbers if number not in parts]
         for batch in _batches(waiting):
             data = {number: units[number - period] for number in batch}
@@ -83,30 +109,37 @@ class Protocol:
                 finish(change)
         return [parts[number] for number in numbers]
 
-    def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> dict[int, bytes]:
+    def digests(self, stream: str, period: int, units: NDArray[np.int64]) -> Digests:
         """Return the keyed digest of the data of every period."""
-        return {
-            number: self._digester.digest([stream.encode(), _number(number)], rows)
-            for number, rows in enumerate(units, period)
-        }
+        return Digests(self._digester, self._log.seals, stream, dict(enumerate(units, period)))
 
-    def enrol(self, stream: str, made: PricedPlan) -> None:
-        """Write the plan and the stream down, once.
+    def enrol(self, stream: str, made: PricedPlan, *, create: bool) -> None:
+        """Write the plan down, once, and the stream if it may be made.
 
         Raises:
+            UnknownStreamError: There is no such stream, and none may be made.
             ParameterError: The stream was begun with another key, or for other windows, neighbours or another alpha.
         """
         if (stream, made.id) in self._enrolled:
             return
-        with self._database.transaction() as change:
-            twins = self._plans.write(change, made)
-            self._log.begin(change, stream, made.mechanism.guarantee)
-        if twins:
-            self._charges.twins[made.id] = twins
+        if create:
+            with self._database.transaction() as change:
+                self._log.begin(change, stream, made.mechanism.guarantee)
         view = self._log.look(stream, -1, -1)
         self._log.check_key(view)
         check_fits(view, made.mechanism.guarantee)
+        self.enrol_plan(made)
         self._enrolled.add((stream, made.id))
+
+    def enrol_plan(self, made: PricedPlan) -> None:
+        """Write a plan down, once."""
+        if made.id in self._written:
+            return
+        with self._database.transaction() as change:
+            twins = self._plans.write(change, made)
+        if twins:
+            self._charges.twins[made.id] = twins
+        self._written.add(made.id)
 
     def _carry_out(
         self,
@@ -134,11 +167,11 @@ class Protocol:
             drawn.pop(current, None)
             if drawn:
                 self._store(stream, states, drawn, None, None)
-            theirs = self._failed(stream, states[current], error)
+            theirs = self.fail(stream, states[current], error)
             if theirs is None:
                 raise
             rest = {number: rows for number, rows in data.items() if number > current}
-            done = self._stored(stream, list(drawn)) | {current: theirs}
+            done = self.stored(stream, list(drawn)) | {current: theirs}
             return done | (self._carry_out(made, stream, states, rest, finish=finish, memory=memory) if rest else {})
         try:
             return self._store(stream, states, drawn, finish, memory)
@@ -147,7 +180,7 @@ class Protocol:
             raise
         except BaseException as error:
             for number in drawn:
-                self._failed(stream, states[number], error)
+                self.fail(stream, states[number], error)
             raise
 
     def draw(self, made: PricedPlan, stream: str, state: State, units: NDArray[np.int64]) -> Parts:
@@ -155,9 +188,9 @@ class Protocol:
         if self._curator is None:
             return made.mechanism.draw(units)
         context = [stream.encode(), _number(state.period), made.id, state.data]
-        return made.mechanism.draw(units, (self._curator, context))
+        return made.mechanism.draw(units, (self._log.seals.keys[state.key], context))
 
-    def _failed(self, stream: str, state: State, error: BaseException) -> Parts | None:
+    def fail(self, stream: str, state: State, error: BaseException) -> Parts | None:
         """See to it that nothing is drawn again for a charge; return what another process has released for it, if so.
 
         After a draw that failed by its noise, another would be a second look at the data.
@@ -174,10 +207,10 @@ class Protocol:
         if now is None or not is_for(now, state):
             raise _replaced(stream, [state.period]) from None
         if now.release and isinstance(error, Exception):
-            return self._stored(stream, [state.period])[state.period]
+            return self.stored(stream, [state.period])[state.period]
         return None
 
-    def _stored(self, stream: str, numbers: Sequence[int]) -> dict[int, Parts]:
+    def stored(self, stream: str, numbers: Sequence[int]) -> dict[int, Parts]:
         """Return periods that are released."""
         if not numbers:
             return {}
@@ -218,7 +251,7 @@ class Protocol:
             except BehindError:
                 pause(attempt)
                 continue
-            return {**drawn, **self._stored(stream, theirs)}
+            return {**drawn, **self.stored(stream, theirs)}
         raise LedgerError(f"stream {stream!r} is changed by other processes all the time")
 
     def release_drafts(
@@ -232,6 +265,7 @@ class Protocol:
         """
         drafts, theirs, charged = [], [], {}
         for number, result in results.items():
+            view.check_lost(number)
             now = view.states.get(number)
             if now is None or not is_for(now, states[number]):
                 raise _replaced(view.stream, list(results))

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from datetime import datetime
-    from fractions import Fraction
+from optstream.errors import ParameterError
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from optstream.mechanism.optstream import OptStream
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["Entry", "Head", "Remaining", "Verification", "Window"]
+__all__ = ["Entry", "Head", "Pool", "Remaining", "Verification", "Window", "listed"]
 
 
 @dataclass(frozen=True)
@@ -29,11 +33,52 @@ class Remaining:
 
     policy: Guarantee
     windows: tuple[Window, ...]
+    pool: Remaining | None = None
+    """What is left to all members of the stream's pool together, if it has one."""
 
     @property
     def epsilon(self) -> Fraction:
         """What is left in the window with the least."""
         return min((window.epsilon for window in self.windows), default=self.policy.epsilon)
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Streams about the same people, which are held to one guarantee together."""
+
+    name: str
+    policy: Guarantee
+    members: tuple[str, ...]
+    clock: str | None
+
+    def split(
+        self,
+        mechanisms: Mapping[str, OptStream],
+        typical: Mapping[str, float],
+        weights: Mapping[str, float] | None = None,
+    ) -> dict[str, OptStream]:
+        """Return the mechanisms of members with the pool's epsilon divided among them.
+
+        Noise is divided by what values typically are; every member gets a share in proportion, so that relative errors
+        are equal, or as weighted: a member of weight 2 is half as precise. Together they cost no more than the pool
+        allows, since what members cost adds up.
+
+        Args:
+            mechanisms: How each member is released, with whatever epsilon.
+            typical: How large the values of each member typically are, by public knowledge.
+            weights: How large the relative error of a member may be beside those of the others; 1 by default.
+        """
+        needs = {}
+        for name, mechanism in mechanisms.items():
+            weight = Fraction((weights or {}).get(name, 1))
+            if not (typical[name] > 0 and weight > 0):
+                raise ParameterError(f"typical or weights of {name!r} is not positive, but must be")
+            scale = Fraction(mechanism.noise_scale) * mechanism.guarantee.epsilon
+            needs[name] = scale / Fraction(typical[name]) / weight
+        total = sum(needs.values(), Fraction(0))
+        # Rounded down to a few digits, so that nobody has to look at long fractions.
+        shares = {name: self.policy.epsilon * (10**6 * need // total) / 10**6 for name, need in needs.items()}
+        return {name: mechanism.with_epsilon(shares[name]) for name, mechanism in mechanisms.items()}
 
 
 @dataclass(frozen=True)
@@ -51,6 +96,8 @@ class Entry:
     """When the values were stored; None if they were not, so that a retry releases them without a second charge."""
     void: str | None
     """Why the period will not be released although its budget is spent, if so."""
+    pool: str | None = None
+    """The pool that was charged too, if any."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +108,7 @@ class Verification:
     charges: int
     releases: int
     problems: tuple[str, ...]
+    pools: int = 0
     unchecked: tuple[str, ...] = ()
     """Streams whose seals only their curator's key can check, which was not given."""
 
@@ -74,3 +122,13 @@ class Head:
     stream: str
     number: int
     hash: str
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names as they are read out.
+
+    >>> listed(["fares", "trips", "zones"])
+    "'fares', 'trips' and 'zones'"
+    """
+    shown = [repr(name) for name in names]
+    return " and ".join([", ".join(shown[:-1]), shown[-1]] if shown[1:] else shown)

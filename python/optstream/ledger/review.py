@@ -5,6 +5,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+from optstream.ledger.plans import LOST
 from optstream.ledger.records import Window
 
 if TYPE_CHECKING:
@@ -34,8 +35,10 @@ def _windows(view: View, plans: Plans) -> Iterator[Window]:
     nothing = plans.vector((), w)
     left: dict[Fraction, Fraction] = {}
     before = None
-    for period in sorted(period for period, state in view.states.items() if state.plan):
-        vector = plans.vector(plans.key(view, view.states[period].plan), w)
+    lost = {period for _, last in view.lost for period in range(last + 1) if view.is_lost(period)}
+    for period in sorted({period for period, state in view.states.items() if state.plan} | lost):
+        key = plans.key(view, LOST if period in lost else view.states[period].plan)
+        vector = plans.vector(key, w)
         if not aligned:
             pairs = [(period - 1, nothing, vector)]
             if before is not None:
@@ -43,8 +46,10 @@ def _windows(view: View, plans: Plans) -> Iterator[Window]:
                 if before[0] != period - 1:
                     pairs = [(before[0], before[1], nothing), (period - 1, nothing, vector)]
             for number, one, other in pairs:
+                # What may have left was within the policy, together with what is stored; nothing is left.
+                forgotten = number in lost or number + 1 in lost
                 for first, last, cost in plans.across(one, other):
-                    rest = left.setdefault(cost, allowed - cost)
+                    rest = Fraction(0) if forgotten else left.setdefault(cost, allowed - cost)
                     yield Window(number * w + first, number * w + last, rest)
         cost = Fraction(vector[1][w - 1], vector[0])
         yield Window(period * w, period * w, allowed - cost)

@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import LedgerError
+from optstream.ledger.database import raw
 
 if TYPE_CHECKING:
     from optstream.ledger.database import Database
@@ -22,7 +23,7 @@ VERSION = 1
 TABLES = """
     CREATE TABLE optstream_ledger (
         id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL, identity TEXT NOT NULL,
-        digest_key {blob} NOT NULL, created TEXT NOT NULL);
+        digest_key {blob} NOT NULL, created TEXT NOT NULL, backup TEXT NOT NULL);
     CREATE TABLE optstream_streams (name TEXT PRIMARY KEY, revision BIGINT NOT NULL DEFAULT 0);
     CREATE TABLE optstream_plans (
         id {blob} PRIMARY KEY, digest {blob} NOT NULL, description TEXT NOT NULL, costs TEXT NOT NULL);
@@ -47,6 +48,8 @@ class About(NamedTuple):
 
     identity: str
     digest_key: bytes
+    backup: str
+    """When it was made, if it is a backup; else empty."""
 
 
 def open_tables(database: Database[Any], *, create: bool) -> About:
@@ -66,7 +69,7 @@ def open_tables(database: Database[Any], *, create: bool) -> About:
                 for statement in TABLES.format(blob=database.blob, clustered=database.clustered).split(";"):
                     change.write(statement, ())
                 row = (VERSION, os.urandom(16).hex(), os.urandom(32), datetime.now(UTC).isoformat())
-                change.write("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?, ?)", row)
+                change.write("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?, ?, '')", row)
                 found = VERSION
     if found == 0:
         raise LedgerError(
@@ -78,5 +81,7 @@ def open_tables(database: Database[Any], *, create: bool) -> About:
             f"ledger {database.location} has version {found}, but must have {VERSION}: use another optstream"
         )
     with database.transaction(write=False) as reading:
-        ((identity, key),) = reading.rows("SELECT identity, digest_key FROM optstream_ledger")
-    return About(identity, bytes(key))
+        ((identity, key, backup),) = reading.rows("SELECT identity, digest_key, backup FROM optstream_ledger")
+    if not (isinstance(identity, str) and isinstance(backup, str)):
+        raise LedgerError(f"ledger {database.location} is damaged: what it says of itself cannot be read")
+    return About(identity, raw(key), backup)

@@ -12,6 +12,7 @@ import os
 import stat
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,10 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Transaction
 
-__all__ = ["SQLite"]
+__all__ = ["SQLite", "restore_file"]
+
+PAGES = 1000
+"""Pages that are copied at a time."""
 
 PRAGMAS = (
     "journal_mode = WAL",
@@ -180,10 +184,24 @@ class SQLite(Database[FileConnection]):
         if "optstream_ledger" not in tables:
             raise LedgerError(f"ledger {self.location} is a database with other tables, but must be a ledger")
         ((version,),) = reading.rows("SELECT version FROM optstream_ledger")
-        return int(version)
+        if not isinstance(version, int):
+            raise LedgerError(f"ledger {self.location} is damaged: its version cannot be read")
+        return version
 
     def lock_schema(self, change: Transaction) -> None:
         """Do nothing: a transaction that may write is alone."""
+
+    def backup(self, target: str | Path) -> None:
+        """Write all that is in the database at one moment to a new file, while others go on."""
+        made = _new_file(target)
+        connection = self._borrow(forced=True)
+        try:
+            copy_file(connection, made)
+        except BaseException as error:
+            made.unlink(missing_ok=True)
+            self._give_up(connection, error, forced=True)
+            raise
+        self._give_back(connection, forced=True)
 
     def damage(self) -> list[str]:
         """Return what SQLite finds wrong with every page, index and reference."""
@@ -201,6 +219,65 @@ class SQLite(Database[FileConnection]):
         return None if found == "ok" else str(found)
 
 
+def _new_file(path: str | Path) -> Path:
+    """Make a file that its owner alone can read."""
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise LedgerError(f"backup {path} cannot be made: {reason}") from None
+    return Path(path)
+
+
+def copy_file(source: apsw.Connection, target: Path) -> None:
+    """Copy all that is in a database to an empty file, mark it as a backup, and force it to the disk."""
+    made = apsw.Connection(str(target), flags=apsw.SQLITE_OPEN_READWRITE)
+    try:
+        with made.backup("main", source, "main") as copying:
+            while not copying.done:
+                copying.step(PAGES)
+        # One file, without a log beside it, is harder to leave incomplete.
+        made.execute("PRAGMA journal_mode = DELETE")
+        made.execute("UPDATE optstream_ledger SET backup = ?", (datetime.now(UTC).isoformat(),))
+    finally:
+        made.close()
+    for place in (target, target.absolute().parent):
+        descriptor = os.open(place, os.O_RDONLY)
+        os.fsync(descriptor)
+        os.close(descriptor)
+
+
+def restore_file(source: str | Path, target: Path, identity: str | None) -> None:
+    """Make a ledger of a backup, in a new file; with another identity if it must not be taken for what it was.
+
+    Raises:
+        LedgerError: The one is no backup, or the other exists.
+    """
+    made = _new_file(target)
+    try:
+        read = apsw.Connection(str(source), flags=apsw.SQLITE_OPEN_READONLY)
+        try:
+            marked = read.execute("SELECT backup FROM optstream_ledger").fetchall()
+            if not marked or not marked[0][0]:
+                raise LedgerError(
+                    f"backup {source} is a ledger in use, but must be what `optstream ledger backup` wrote"
+                )
+            copy_file(read, made)
+        finally:
+            read.close()
+        written = apsw.Connection(str(made), flags=apsw.SQLITE_OPEN_READWRITE)
+        try:
+            written.execute("UPDATE optstream_ledger SET backup = '', identity = coalesce(?, identity)", (identity,))
+        finally:
+            written.close()
+    except (apsw.Error, UnicodeDecodeError) as error:
+        made.unlink(missing_ok=True)
+        raise LedgerError(f"backup {source} cannot be read: {type(error).__name__}") from None
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+
+
 @dataclass(frozen=True)
 class _Statements:
     connection: FileConnection
@@ -215,3 +292,7 @@ class _Statements:
         else:
             self.connection.executemany(statement, rows)
         return self.connection.total_changes() - before
+
+    def load(self, table: str, columns: str, rows: Sequence[Sequence[Any]]) -> None:
+        places = ", ".join("?" * len(columns.split(",")))
+        self.connection.executemany(f"INSERT INTO {table} ({columns}) VALUES ({places})", rows)  # noqa: S608

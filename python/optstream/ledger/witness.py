@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import LedgerError
+from optstream.ledger.database import raw
 
 if TYPE_CHECKING:
     from optstream.ledger.database import Database, Transaction
@@ -63,7 +64,7 @@ class Witness:
             if number == 0:
                 continue
             found = reading.rows(AT, (stream, number))
-            if [bytes(one) for (one,) in found] != [bytes(hashed)]:
+            if [raw(one) for (one,) in found] != [raw(hashed)]:
                 raise LedgerError(
                     f"ledger {location} is behind its witness {self._database.location}: entry {number} of {stream!r}, "
                     "from which something has left, is not in it. It was restored from an older copy or replaced: put "

@@ -66,7 +66,7 @@ OPTIONAL = (
 KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] = {
     "sample": {
         "equal": (EqualSampling, ("k",), ()),
-        "l1": (L1Sampling, ("k", "threshold"), ()),
+        "l1": (L1Sampling, ("k", "threshold"), ("constant_time",)),
         "bucket": (BucketSampling, (), ("k", "cuts")),
     },
     "perturb": {
@@ -280,6 +280,8 @@ def _described(name: str, step: Any) -> dict[str, Any]:
     kind = next(kind for kind, (made, _, _) in KINDS[name].items() if isinstance(step, made))
     _, needed, optional = KINDS[name][kind]
     content = {"kind": kind, **{key: getattr(step, key) for key in (*needed, *optional)}}
+    if content.get("constant_time") is True:
+        content.pop("constant_time")
     if content.get("cuts") is None:
         content.pop("cuts", None)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -247,6 +247,7 @@ class Release:
         return release_html(self)
 
 
+@lru_cache(maxsize=4096)
 def cube_half_width(length: int, level: float) -> float:
     """Return h with P(|z| <= h) = level for one value of a block of so many with cube noise of scale 1.
 
@@ -286,6 +287,7 @@ def shares_of_right_knot(knots: NDArray[np.int64], w: int) -> NDArray[np.float64
     return np.asarray((steps - left) / np.maximum(right - left, 1))
 
 
+@lru_cache(maxsize=65_536)
 def half_width(share: float, level: float) -> float:
     """Return h with P(|(1 - s) Z + s Z'| <= h) = level for independent Laplace variables of scale 1.
 

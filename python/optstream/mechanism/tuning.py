@@ -62,6 +62,14 @@ NODES = 12
 """Most nodes of a hierarchy whose errors are looked at."""
 CHANGES, INTERVAL = (7, 21, 56), 56
 """Numbers of periods after which a mechanism tunes itself again, and how often later."""
+EXPLORE, OFFSET = 28, 13
+"""A period out of so many is measured step by step, since means cannot show what they hide; and the first of them."""
+LOOKS = 2
+"""Number of periods that are measured step by step after an alarm."""
+SETTLED = (LOOKS, 7, 14, 28)
+"""Numbers of periods after an alarm at which a mechanism tunes itself again."""
+HEARD = 1.0
+"""Size of an alarm, in standard deviations of the noise of a step, from which it is looked into."""
 TIE = 1.05
 """Factor of error up to which means of buckets are preferred to steps."""
 GAIN = 0.02
@@ -290,9 +298,15 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     if not memory.choice:
         return steady
     now = mechanism.variant(**{name: plan.step(name, content) for name, content in memory.choice.items()})
-    if not (memory.measured in CHANGES or memory.measured % INTERVAL == 0):
-        return now
     judge = _Judge(steady, memory.filters)
+    fine = mechanism.variant(sample=BucketSampling(steady.guarantee.w), perturb=now.perturb)
+    alarm = judge.alarm(fine)
+    explores = judge.hides(fine)
+    if alarm < LOOKS or (explores and memory.measured % EXPLORE == OFFSET):
+        return fine
+    explored = explores and memory.measured % EXPLORE == OFFSET + 1
+    if not (explored or memory.measured in CHANGES or memory.measured % INTERVAL == 0 or alarm in SETTLED):
+        return now
     # What is traded between pure and Gaussian noise in the light of releases has no proof.
     noises = (now.perturb,) if isinstance(now.perturb, GaussianNoise) else PURE
     choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), noises, buckets=True)
@@ -342,6 +356,27 @@ class _Judge:
             (learnt[node], int(hierarchy.depths[node]), None if scale is None else scale * below[node])
             for node in chosen
         ]
+
+    def hides(self, fine: OptStream) -> bool:
+        """Return whether means may hide more than the noise of measuring every step.
+
+        Values that stay within bounds deviate from their mean by at most twice its distance from the nearer bound, on
+        average. Where that is less than the noise of a step, looking at every step cannot help.
+        """
+        return any(
+            2 * learnt.room > float(np.sqrt(variances_of(fine.levels[depth]).max()))
+            for learnt, depth, _ in self._streams
+        )
+
+    def alarm(self, fine: OptStream) -> float:
+        """Return how many periods ago a stream deviated by more than the noise of measuring every step."""
+        found = np.inf
+        for learnt, depth, _ in self._streams:
+            if learnt.alarm is not None:
+                since, size = learnt.alarm
+                loud = size > HEARD * float(np.sqrt(variances_of(fine.levels[depth]).max()))
+                found = min(found, since) if loud else found
+        return found
 
     def candidate(
         self,

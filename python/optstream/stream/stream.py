@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Stream"]
 
+LOG = logging.getLogger("optstream.stream")
 ATTEMPTS = 500
 """How often a push is tried again after another process has changed the stream."""
 
@@ -66,6 +68,7 @@ class Stream:
             ``alpha``.
         state: What to go on from: :attr:`state` of an earlier stream, :attr:`Release.state`, or :attr:`Tuning.state`.
             With a ledger, which keeps everything itself, only what public history says.
+        create: Whether a stream that the ledger does not know is made there; by default as the ledger was opened.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
     repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
@@ -93,6 +96,7 @@ class Stream:
         missing: Literal["refuse", "hold", "skip"] | float = "refuse",
         absent: Literal["refuse"] | float = "refuse",
         state: Mapping[str, Any] | None = None,
+        create: bool | None = None,
     ) -> None:
         self._lock = Lock()
         if isinstance(absent, str) and absent != "refuse":
@@ -117,7 +121,7 @@ class Stream:
         self._state = OpenPeriod() if state is None or ledger is not None else self._begun(state)
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
-            ledger.enrol(name, mechanism, str(self._clock))
+            ledger.enrol(name, mechanism, str(self._clock), create=create)
             self._load()
 
     def __reduce__(self) -> Any:
@@ -134,6 +138,16 @@ class Stream:
             return f"Stream(name={self._name!r}, step by step)"
         open_steps = len(self._state.values)
         return f"Stream(name={self._name!r}, released={self._state.released}, open_steps={open_steps})"
+
+    @property
+    def released(self) -> int | None:
+        """The last period that is released or passed over, as far as this process knows; None before the first."""
+        return None if self._stepwise is not None else self._state.released
+
+    @property
+    def open_steps(self) -> int:
+        """How many steps of the open period are there, as far as this process knows."""
+        return 0 if self._stepwise is not None else len(self._state.values)
 
     @property
     def _width(self) -> int:
@@ -288,6 +302,8 @@ class Stream:
                 released.append(self._assembled(period.period, priced.mechanism, drawn.parts, priced.epsilon))
                 state.published = self._leaves_of(drawn.parts)
         state.known = known
+        for release in released:
+            LOG.info("released period %d of %r", release.period, self._name)
         return released
 
     def _charged(self, ledger: Ledger, state: OpenPeriod, runs: Sequence[Sequence[Closed]]) -> list[Any]:

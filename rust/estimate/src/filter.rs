@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::bank::{Amplitudes, Innovation, Model, Posterior, SHAPE, Sight};
 use crate::error::Error;
 use crate::geometry::Geometry;
-use crate::layout::Layout;
+use crate::layout::{Layout, share};
 use crate::matrix::dot;
 
 /// Amplitudes that are expected before anything is measured, as shares of the variance of the shape. They matter where
@@ -53,6 +53,15 @@ const BREAK_PERIODS: [u8; 4] = [1, 2, 3, 5];
 const ODD: f64 = 5.0;
 /// Factors by which it may be larger: powers of four.
 const EXCESSES: i32 = 10;
+/// Number of odd periods in a row after which the stream is taken to have become another one.
+const RESTART: u64 = 2;
+/// Factor of excess from which an odd period counts for that.
+const STRANGE: f64 = 16.0;
+/// Share of the standard error of what happens within measured means by which variances are larger.
+const HIDDEN: f64 = 0.6;
+/// Most of that, as a multiple of the variance of independent steps that the centre expects: one and a half standard
+/// deviations of its logarithm.
+const HIDDEN_MOST: f64 = 20.0;
 /// Number of periods before deviations are judged, since nothing is known yet of what is usual.
 const UNTESTED: u64 = 3;
 /// Number of periods after which the precision of the filter is taken to be steady.
@@ -124,6 +133,15 @@ pub struct Filter {
     pub(crate) evidence: [f64; MODELS],
     pub(crate) signs: [f64; MODELS - 1],
     pub(crate) surprises: Vec<f64>,
+    /// Number of periods measured since everything was learnt anew.
+    pub(crate) since: u64,
+    /// Number of odd periods in a row.
+    pub(crate) odd: u64,
+    /// The number of measured periods when something last deviated, and by how much its means did.
+    pub(crate) alarmed: u64,
+    pub(crate) alarm: f64,
+    /// What the means say of the variance of independent steps: one over the square of its standard error.
+    pub(crate) information: f64,
     pub(crate) layouts: Vec<Arc<Layout>>,
 }
 
@@ -155,6 +173,11 @@ impl Filter {
             evidence: [0.0; MODELS],
             signs: [1.0; MODELS - 1],
             surprises: Vec::new(),
+            since: 0,
+            odd: 0,
+            alarmed: 0,
+            alarm: 0.0,
+            information: 0.0,
             layouts: Vec::new(),
         })
     }
@@ -169,6 +192,19 @@ impl Filter {
     #[must_use]
     pub fn last(&self) -> Option<i64> {
         self.bank.as_ref().and_then(|bank| bank.last)
+    }
+
+    /// How many periods ago measured means last deviated from what was expected, and by how much.
+    #[must_use]
+    pub fn alarm(&self) -> Option<(u64, f64)> {
+        (self.alarmed > 0).then(|| (self.count - self.alarmed, self.alarm))
+    }
+
+    /// How far the level is from the nearer end of where it may be: what hides within means is at most twice as large.
+    #[must_use]
+    pub fn room(&self) -> f64 {
+        self.level
+            .map_or(f64::INFINITY, |(mean, deviation)| (deviation - (self.origin + self.centre - mean).abs()).max(0.0))
     }
 
     /// What does not change: w, season, memory and smooth.
@@ -241,21 +277,37 @@ impl Filter {
     pub fn update(&mut self, mut measured: Measured) -> Result<(Estimate, Measured), Error> {
         self.check(measured.period)?;
         self.count += 1;
+        self.since += 1;
         self.learn_scale(&measured);
-        let bank = self.bank.take();
+        self.information = FORGETTING * self.information + information(&measured);
+        let mut bank = self.bank.take();
         if let Some(bank) = &bank {
             self.interpret(bank, &mut measured);
         }
-        if self.count <= LAST_REFIT {
-            self.log.push(measured.clone());
+        if self.odd >= RESTART {
+            // What was learnt is of another stream: the amplitudes, the shape and the level are learnt anew.
+            (self.odd, self.since) = (0, 1);
+            self.spread = moments(&measured).1;
+            self.settle_scale(&measured);
+            self.log.clear();
+            self.surprises.clear();
+            bank = None;
+        }
+        if self.since <= LAST_REFIT {
+            let mut logged = measured.clone();
+            if bank.is_none() {
+                (logged.shift, logged.jump, logged.excess) = (0.0, 0.0, 1.0);
+            }
+            self.log.push(logged);
         }
         let mut estimate = match bank {
-            Some(bank) if !REFITS.contains(&self.count) => self.follow(bank, &measured),
+            Some(bank) if !REFITS.contains(&self.since) => self.follow(bank, &measured),
             known => self.refit(known),
         };
-        if self.count >= LAST_REFIT {
+        if self.since >= LAST_REFIT {
             self.log.clear();
         }
+        self.widen(&measured, &mut estimate);
         for mean in &mut estimate.means {
             *mean += self.origin;
         }
@@ -264,7 +316,7 @@ impl Filter {
 
     /// Follow the level, and the mean square of what deviates from it.
     fn learn_scale(&mut self, measured: &Measured) {
-        let (mean, square, noise) = moments(measured);
+        let (mean, square, _) = moments(measured);
         if self.count == 1 {
             self.origin = mean;
             (self.centre, self.spread) = (0.0, square);
@@ -274,7 +326,29 @@ impl Filter {
             self.centre += weight * apart;
             self.spread = (1.0 - weight) * (self.spread + weight * (apart * apart)) + weight * square;
         }
-        let level = self.origin + self.centre;
+        self.settle_scale(measured);
+    }
+
+    /// Add to the variances of the steps what the measured means cannot know of independent steps.
+    fn widen(&self, measured: &Measured, estimate: &mut Estimate) {
+        if self.information <= 0.0 {
+            return;
+        }
+        let white = self.bank.as_ref().map_or(0.0, |bank| bank.models[0].amplitudes[crate::bank::WHITE]);
+        let hidden = (HIDDEN / self.information.sqrt()).min(HIDDEN_MOST * white);
+        let mut extra = vec![hidden; estimate.variances.len()];
+        for cell in &measured.layout.cells {
+            for step in cell {
+                extra[*step] = extra[*step].min(hidden * (1.0 - share(cell)));
+            }
+        }
+        for (variance, more) in estimate.variances.iter_mut().zip(extra) {
+            *variance += more;
+        }
+    }
+
+    fn settle_scale(&mut self, measured: &Measured) {
+        let (level, noise) = (self.origin + self.centre, moments(measured).2);
         self.scale = self.spread.max(noise).max(PRECISION * (level * level)).max(TINY);
     }
 
@@ -553,6 +627,15 @@ impl Filter {
             }
         }
         (measured.shift, measured.jump, measured.excess) = (moved, jump, excess);
+        self.odd = if excess >= STRANGE { self.odd + 1 } else { 0 };
+        if jump > 0.0 || excess > 1.0 {
+            let expected = measured.layout.paths.times(&mean);
+            let square = measured.layout.order.iter().zip(&expected).fold(0.0, |sum, (index, expected)| {
+                let apart = values[*index] - expected;
+                sum + apart * apart
+            });
+            (self.alarmed, self.alarm) = (self.count, (square / size).sqrt());
+        }
     }
 
     /// The largest square of a mean of the last surprises, in units of its variance.
@@ -734,6 +817,14 @@ pub(crate) fn moments(measured: &Measured) -> (f64, f64, f64) {
         .zip(&measured.values)
         .fold(0.0, |sum, (weight, value)| sum + weight * ((value - mean) * (value - mean)));
     (mean, square / total, dot(&weights, &measured.variances) / total)
+}
+
+/// What the means of a period say of the variance of independent steps.
+fn information(measured: &Measured) -> f64 {
+    measured.layout.cells.iter().zip(&measured.variances).fold(0.0, |sum, (cell, variance)| {
+        let ratio = share(cell) / variance.max(TINY);
+        sum + 0.5 * (ratio * ratio).min(LARGEST)
+    })
 }
 
 /// Update the filters of many streams, on some threads; results do not depend on how many.

@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::matrix::mirror;
 
 /// The first bytes of a state: its kind and version.
-const MAGIC: &[u8; 8] = b"optest\x00\x01";
+const MAGIC: &[u8; 8] = b"optest\x00\x02";
 /// Most steps and periods of a season that are believed of a state.
 const MOST: u64 = 1 << 24;
 
@@ -95,7 +95,10 @@ impl Filter {
         }
         to.size(usize::from(self.level.is_some()));
         let (mean, deviation) = self.level.unwrap_or((0.0, 0.0));
-        to.whole(self.count);
+        for number in [self.count, self.since, self.odd, self.alarmed] {
+            to.whole(number);
+        }
+        to.reals(&[self.alarm, self.information]);
         to.reals(&[mean, deviation, self.origin, self.centre, self.spread, self.scale, self.scanned]);
         to.reals(&self.evidence);
         to.reals(&self.signs);
@@ -159,10 +162,15 @@ impl Filter {
         }
         let (w, season, memory, smooth) = (from.size()?, from.size()?, from.flag()?, from.flag()?);
         let known = from.flag()?;
-        let count = from.whole()?;
+        let [count, since, odd, alarmed] = [from.whole()?, from.whole()?, from.whole()?, from.whole()?];
+        let [alarm, information] = [from.real()?, from.real()?];
+        if since > count || alarmed > count {
+            return Err(Error::State { reason: "damaged" });
+        }
         let [mean, deviation] = [from.real()?, from.real()?];
         let mut made = Self::new(w, season, memory, smooth, known.then_some((mean, deviation)))?;
-        made.count = count;
+        (made.count, made.since, made.odd, made.alarmed) = (count, since, odd, alarmed);
+        (made.alarm, made.information) = (alarm, information);
         for field in [&mut made.origin, &mut made.centre, &mut made.spread, &mut made.scale, &mut made.scanned] {
             *field = from.real()?;
         }

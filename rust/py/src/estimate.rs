@@ -60,6 +60,16 @@ impl Filter {
     }
 
     #[getter]
+    fn alarm(&self) -> Option<(u64, f64)> {
+        self.held().alarm()
+    }
+
+    #[getter]
+    fn room(&self) -> f64 {
+        self.held().room()
+    }
+
+    #[getter]
     fn kind(&self) -> (usize, usize, bool, bool) {
         self.held().kind()
     }

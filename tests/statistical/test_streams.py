@@ -1,0 +1,29 @@
+"""Streams of every kind: no worse than clamped Laplace noise, and intervals that cover.
+
+Bars are loose for few trials: each lies more than five standard deviations from what is measured with many.
+"""
+
+from __future__ import annotations
+
+import pytest
+from streams import measure, stream
+
+pytestmark = pytest.mark.slow
+
+TRIALS = 2
+WORST = 1.3
+"""Most error over any four weeks that begin a week after a change, in units of that of clamped Laplace noise."""
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 10.0])
+@pytest.mark.parametrize("name", ["zeros", "steps", "growth", "a month off", "zeros then a shape", "flipped shape"])
+def test_a_stream_that_changes_is_learnt_again_within_a_week(name: str, epsilon: float) -> None:
+    found = measure(stream(name), epsilon, TRIALS)
+    assert found.worst <= WORST, f"{found.worst:.2f} times clamped Laplace noise"
+
+
+@pytest.mark.parametrize("name", ["constant", "one spike", "constant then a shape", "below zero", "far from zero"])
+def test_intervals_cover(name: str) -> None:
+    found = measure(stream(name), 10.0, TRIALS)
+    assert found.worst <= WORST, f"{found.worst:.2f} times clamped Laplace noise"
+    assert found.covered >= 0.8, f"covered {found.covered:.2f}"
