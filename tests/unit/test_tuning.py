@@ -259,3 +259,10 @@ class TestCommand:
         )
         assert code == 3
         assert "must be a file that `optstream tune` or `optstream release` wrote" in err
+
+
+@pytest.mark.parametrize("epsilon", [10**4, 10**6])
+def test_a_large_epsilon_needs_no_blocks(epsilon: int) -> None:
+    made = ops.OptStream.auto(ops.Guarantee(epsilon=epsilon, w=4), bounds=(0, 100))
+    values = np.tile([10.0, 20.0, 30.0, 40.0], 12)
+    np.testing.assert_allclose(made.release(values).values, values, atol=1.0)

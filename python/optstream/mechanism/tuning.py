@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import product
@@ -34,7 +35,7 @@ from optstream.privacy.budget import shown
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
     from fractions import Fraction
 
     from numpy.typing import NDArray
@@ -277,7 +278,7 @@ def tune(
     noises = PURE + ((GaussianNoise(),) if guarantee.delta else ())
     choices = list(_choices(guarantee.w, estimate, splits, noises, buckets=buckets, lines=not features))
     table = sorted(
-        (judge.candidate(*choice) for choice in tqdm(choices, desc="comparing", disable=None, leave=False)),
+        judge.candidates(tqdm(choices, desc="comparing", disable=None, leave=False)),
         key=lambda row: row.expected_error,
     )
     # Means miss no detail, whatever the model says: they are taken unless steps promise clearly less.
@@ -299,7 +300,7 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
         return steady
     now = mechanism.variant(**{name: plan.step(name, content) for name, content in memory.choice.items()})
     judge = _Judge(steady, memory.filters)
-    fine = mechanism.variant(sample=BucketSampling(steady.guarantee.w), perturb=now.perturb)
+    fine = _finest(mechanism, now.perturb)
     alarm = judge.alarm(fine)
     explores = judge.hides(fine)
     if alarm < LOOKS or (explores and memory.measured % EXPLORE == OFFSET):
@@ -310,11 +311,21 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     # What is traded between pure and Gaussian noise in the light of releases has no proof.
     noises = (now.perturb,) if isinstance(now.perturb, GaussianNoise) else PURE
     choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), noises, buckets=True)
-    best = min((judge.candidate(*choice) for choice in choices), key=lambda row: row.expected_error)
+    best = min(judge.candidates(choices), key=lambda row: row.expected_error)
     present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
     if best.expected_error > (1 - GAIN) * present.expected_error:
         return now
     return mechanism.variant(sample=best.sample, perturb=best.perturb)
+
+
+def _finest(mechanism: OptStream, perturb: LaplaceNoise | CubeNoise | GaussianNoise) -> OptStream:
+    """Return the variant that measures every step."""
+    sample = BucketSampling(mechanism.guarantee.w)
+    try:
+        return mechanism.variant(sample=sample, perturb=perturb)
+    except ParameterError:
+        # Its blocks would be too long for so little noise.
+        return mechanism.variant(sample=sample, perturb=LaplaceNoise())
 
 
 def _choices(
@@ -388,6 +399,12 @@ class _Judge:
         """Return a row of the table."""
         row = Candidate(sample, perturb, reconstruct, tuple(split), np.nan)
         return self._judged(row, self.made(row))
+
+    def candidates(self, choices: Iterable[tuple[Any, ...]]) -> Iterator[Candidate]:
+        """Yield the rows of choices; blocks that are too long for so little noise make none."""
+        for choice in choices:
+            with suppress(ParameterError):
+                yield self.candidate(*choice)
 
     def plain(self) -> Candidate:
         """Return the plain Laplace mechanism, without features."""
