@@ -191,6 +191,10 @@ def followed(stream: str, state: State | None, entry: LogEntry) -> State:
                 return State(entry.period, 0, b"", b"", entry.written, void=why)
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(void=why)
+        case "step":
+            # Its values have left, so that the charge must be one that is never replaced.
+            if state is not None and state.final and _is_open(state, entry.charge):
+                return state
         case "release":
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(release=entry.number, released=entry.written)

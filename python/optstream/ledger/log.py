@@ -31,7 +31,7 @@ CHUNK = 4096
 """Entries that are read at a time when all are looked at."""
 
 COLUMNS = "number, kind, period, charge, plan, data, content, written, previous, hash, seal"
-LIGHT = COLUMNS.replace("content", "CASE WHEN kind = 'release' THEN NULL ELSE content END")
+LIGHT = COLUMNS.replace("content", "CASE WHEN kind IN ('release', 'step') THEN NULL ELSE content END")
 # Nothing but names of columns is put into these statements.
 # ruff: noqa: S608
 INSERT = f"INSERT INTO optstream_entries (stream, {COLUMNS})"
@@ -43,7 +43,8 @@ NEXT = (
 )
 HEAD = "SELECT number, hash FROM optstream_entries WHERE stream = ? ORDER BY number DESC LIMIT 1"
 LAST_RELEASE = (
-    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind = 'release' ORDER BY number DESC LIMIT 1"
+    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'step')"
+    " ORDER BY number DESC LIMIT 1"
 )
 AT = "SELECT hash FROM optstream_entries WHERE stream = ? AND number = ?"
 ONWARD = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND number > ? ORDER BY number LIMIT {CHUNK}"

@@ -34,16 +34,16 @@ type SamplerArgument<'py> = (usize, f64, Option<u64>, (u64, Bound<'py, PyAny>), 
 /// A mechanism as the core sees it: checked and built once, used for every period.
 #[pyclass(frozen, module = "optstream._core")]
 pub struct Plan {
-    grid: Grid,
+    pub(crate) grid: Grid,
     sensitivity: u64,
     /// The largest size of a quantised value, of sums of streams.
-    largest: u64,
-    measurement: Measurement,
+    pub(crate) largest: u64,
+    pub(crate) measurement: Measurement,
     scale: Scale,
     feature_scales: Vec<Scale>,
     projection: Option<Tree>,
     /// What a measured value is divided by to be a mean, run by run; none if single steps are measured.
-    divisors: Option<Vec<f64>>,
+    pub(crate) divisors: Option<Vec<f64>>,
 }
 
 #[pymethods]
@@ -221,34 +221,63 @@ impl Plan {
     fn release_periods(&self, units: &[i64], first: usize, key: &Key) -> PyResult<Released> {
         let (w, cells) = (self.measurement.length(), self.measurement.cells());
         let mut released = Released::with_capacity(units.len() / w, w, cells);
-        let (mut period, mut workspace) = (Period::default(), Workspace::new());
-        let (lower, upper) = self.grid.bounds();
-        let (mut answers, mut projected) = (vec![0.0; w + cells], vec![0.0; w + cells]);
+        let (mut period, mut row) = (Period::default(), Row::new(w, cells));
         for (index, units) in (first..).zip(units.chunks(w)) {
             self.measurement.measure(units, &mut key.stream(index as u64), &mut period).map_err(raise)?;
             let mut samples = self.grid.values(std::mem::take(&mut period.samples));
-            let (steps, sums) = answers.split_at_mut(w);
             if let Some(divisors) = &self.divisors {
                 for (sample, divisor) in samples.iter_mut().zip(divisors) {
                     *sample /= divisor;
                 }
-                interpolate::constant(&period.knots, &samples, steps).map_err(raise_post)?;
-            } else {
-                interpolate::linear(&period.knots, &samples, steps).map_err(raise_post)?;
             }
-            sums.copy_from_slice(&self.grid.values(std::mem::take(&mut period.cells)));
-            if let Some(tree) = &self.projection {
-                tree.project(&answers, Bounds::new(lower, upper), &mut workspace, &mut projected)
-                    .map_err(raise_post)?;
-            } else {
-                projected.copy_from_slice(&answers);
-            }
-            let (steps, sums) = projected.split_at(w);
+            let sums = self.grid.values(std::mem::take(&mut period.cells));
+            let (steps, sums) = self.finish(&period.knots, &samples, &sums, &mut row)?;
             released.steps.extend_from_slice(steps);
             released.cells.extend_from_slice(sums);
             released.knots.extend_from_slice(&period.knots);
         }
         Ok(released)
+    }
+}
+
+impl Plan {
+    /// Reconstructs and projects what was measured of a period.
+    pub(crate) fn finish<'row>(
+        &self,
+        knots: &[usize],
+        samples: &[f64],
+        sums: &[f64],
+        row: &'row mut Row,
+    ) -> PyResult<(&'row [f64], &'row [f64])> {
+        let w = self.measurement.length();
+        let (steps, cells) = row.answers.split_at_mut(w);
+        if self.divisors.is_some() {
+            interpolate::constant(knots, samples, steps).map_err(raise_post)?;
+        } else {
+            interpolate::linear(knots, samples, steps).map_err(raise_post)?;
+        }
+        cells.copy_from_slice(sums);
+        if let Some(tree) = &self.projection {
+            let (lower, upper) = self.grid.bounds();
+            tree.project(&row.answers, Bounds::new(lower, upper), &mut row.workspace, &mut row.projected)
+                .map_err(raise_post)?;
+        } else {
+            row.projected.copy_from_slice(&row.answers);
+        }
+        Ok(row.projected.split_at(w))
+    }
+}
+
+/// Room for one period on its way through reconstruction and projection.
+pub struct Row {
+    answers: Vec<f64>,
+    projected: Vec<f64>,
+    workspace: Workspace,
+}
+
+impl Row {
+    pub fn new(w: usize, cells: usize) -> Self {
+        Self { answers: vec![0.0; w + cells], projected: vec![0.0; w + cells], workspace: Workspace::new() }
     }
 }
 

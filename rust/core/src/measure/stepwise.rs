@@ -35,7 +35,7 @@ pub struct Noises<'a> {
 }
 
 impl Plan {
-    /// The number of fixed runs that are measured.
+    /// The fixed runs that are measured.
     ///
     /// # Errors
     /// [`Error::Parameter`] if steps are chosen from the data.
@@ -44,6 +44,14 @@ impl Plan {
             Sampling::Fixed(runs) => Ok(runs),
             Sampling::Adaptive(_) => Err(Error::parameter("sampling", "adaptive", "fixed to be released step by step")),
         }
+    }
+
+    /// The first steps of the fixed runs that are measured.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] if steps are chosen from the data.
+    pub fn knots(&self) -> Result<Vec<usize>, Error> {
+        Ok(self.runs()?.iter().map(|run| run.start).collect())
     }
 
     /// The number of blocks that share their noise.
