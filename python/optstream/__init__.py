@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey, create_key, read_key
     from optstream.ledger import Ledger
     from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
     from optstream.mechanism.tree_release import TreeRelease
@@ -80,6 +81,7 @@ _HOMES = {
     "SolverError": "optstream.errors",
     "Stage": "optstream.privacy.statement",
     "Statement": "optstream.privacy.statement",
+    "StepRelease": "optstream.mechanism.per_step",
     "Stream": "optstream.stream.stream",
     "StreamError": "optstream.errors",
     "TreeRelease": "optstream.mechanism.tree_release",
@@ -122,6 +124,7 @@ __all__ = [
     "SolverError",
     "Stage",
     "Statement",
+    "StepRelease",
     "Stream",
     "StreamError",
     "TreeRelease",

@@ -65,6 +65,14 @@ def release(
             "and written. `optstream tune` makes a first one.",
         ),
     ] = None,
+    per: Annotated[
+        str,
+        typer.Option(
+            "--emit",
+            metavar="WHAT",
+            help="period, or step: each value from data up to its step only, as a live figure.",
+        ),
+    ] = "period",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
     time: Annotated[
         str | None, in_time(metavar="COLUMN", help="Times of the rows. Without it rows are consecutive steps.")
@@ -95,6 +103,10 @@ def release(
 
     Nothing is drawn or charged before all of INPUT is checked. No file appears before the release is complete.
     """
+    if per not in {"period", "step"}:
+        raise UsageError(f"--emit is {per!r}, but must be period or step")
+    if per == "step" and ledger is not None:
+        raise UsageError("--emit step does not go with --ledger: `optstream follow` releases steps into a ledger")
     output = None if output is None or str(output) == "-" else output
     kind = "csv" if output is None else format_of(output)
     grid = Grid(origin, step)
@@ -113,7 +125,8 @@ def release(
         kept = state if ledger is None else None
         files = {path: outputs.prepare(path) for path in (output, statement, kept) if path is not None}
         if ledger is None or stream is None:
-            made = mechanism.release(series.x, state=known, period=series.period if state else None)
+            number = series.period if state else None
+            made = mechanism.release(series.x, state=known, period=number, emit="step" if per == "step" else "period")
         else:
             # A slip in the path of a ledger would release everything a second time, so none is made here.
             with open_ledger(ledger, key=key_file) as account:
