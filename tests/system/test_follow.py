@@ -6,9 +6,12 @@ import json
 import signal
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 FLAGS = ["--epsilon", "1", "--w", "4", "--alpha", "1", "--lower", "0", "--upper", "100", "--k", "4"]
 

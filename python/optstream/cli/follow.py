@@ -17,7 +17,6 @@ from optstream.cli.ledger import open_ledger
 from optstream.cli.parameters import Build, takes_mechanism
 from optstream.cli.times import length_of
 from optstream.errors import DataError, ParameterError
-from optstream.mechanism.optstream import OptStream
 from optstream.stream.stream import Stream
 
 __all__ = ["follow"]
@@ -43,14 +42,14 @@ def follow(
     """Release every step as it comes.
 
     A line is `STEP,VALUE` or a JSON object with "step" (or "time") and "value", for a hierarchy an object of leaves. A
-    line of JSON comes out for each step. The ledger keeps everything: after an interruption give the same lines again, or
-    the later ones alone, and what has left is repeated, never drawn again.
+    line of JSON comes out for each step. The ledger keeps everything: after an interruption give the same lines again,
+    or the later ones alone, and what has left is repeated, never drawn again.
     """
     if (step is None) != (origin is None):
         raise UsageError("--step and --origin go together")
     if not 0 < interval < 1:
         raise ParameterError(f"--interval is {interval}, but must lie between 0 and 1")
-    mechanism: OptStream = build()
+    mechanism = build()
     with open_ledger(ledger, key=key_file) as account:
         released = Stream(
             mechanism,

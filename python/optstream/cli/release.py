@@ -70,7 +70,7 @@ def release(
         typer.Option(
             "--emit",
             metavar="WHAT",
-            help="period, or step: each value from data up to its step only, as a live figure.",
+            help="period, or step: each value from data up to its step only.",
         ),
     ] = "period",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
@@ -103,10 +103,7 @@ def release(
 
     Nothing is drawn or charged before all of INPUT is checked. No file appears before the release is complete.
     """
-    if per not in {"period", "step"}:
-        raise UsageError(f"--emit is {per!r}, but must be period or step")
-    if per == "step" and ledger is not None:
-        raise UsageError("--emit step does not go with --ledger: `optstream follow` releases steps into a ledger")
+    _check_emit(per, ledger)
     output = None if output is None or str(output) == "-" else output
     kind = "csv" if output is None else format_of(output)
     grid = Grid(origin, step)
@@ -147,6 +144,13 @@ def release(
     if not as_json:
         _say(made, series, stream)
         _say_what_next(kept, going_on=known is not None, in_ledger=ledger is not None)
+
+
+def _check_emit(per: str, ledger: str | None) -> None:
+    if per not in {"period", "step"}:
+        raise UsageError(f"--emit is {per!r}, but must be period or step")
+    if per == "step" and ledger is not None:
+        raise UsageError("--emit step does not go with --ledger: `optstream follow` releases steps into a ledger")
 
 
 def _check_ledger(ledger: str | None, needing: dict[str, Any], time: str | None, grid: Grid) -> None:
