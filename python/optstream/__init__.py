@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey, create_key, data_digest, read_key, rotate_key
     from optstream.ledger import Ledger, restore_ledger
     from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
     from optstream.mechanism.tree_release import TreeRelease
@@ -86,6 +87,7 @@ _HOMES = {
     "SolverError": "optstream.errors",
     "Stage": "optstream.privacy.statement",
     "Statement": "optstream.privacy.statement",
+    "StepRelease": "optstream.mechanism.per_step",
     "Stream": "optstream.stream.stream",
     "StreamError": "optstream.errors",
     "TreeRelease": "optstream.mechanism.tree_release",
@@ -132,6 +134,7 @@ __all__ = [
     "SolverError",
     "Stage",
     "Statement",
+    "StepRelease",
     "Stream",
     "StreamError",
     "TreeRelease",

@@ -51,6 +51,13 @@ class Filter:
         scale: float | None,
         memory: bool,
     ) -> float: ...
+    def expected_step_error(
+        self,
+        cells: Sequence[Sequence[int]],
+        variances: NDArray[np.float64],
+        scale: float | None,
+        memory: bool,
+    ) -> float: ...
     def deviation(self, transform: NDArray[np.float64], scale: float | None) -> NDArray[np.float64]: ...
     def revised(
         self,
@@ -98,6 +105,23 @@ class Plan:
     def release(
         self, values: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
+
+@final
+class Track:
+    def __new__(
+        cls, known: Filter, period: int, cells: Sequence[Sequence[int]], variances: NDArray[np.float64]
+    ) -> Track: ...
+    def push(self, values: Sequence[float]) -> tuple[float, float]: ...
+
+def measure_step(
+    plan: Plan,
+    units: NDArray[np.int64],
+    pending: Sequence[int | None],
+    retry: tuple[CuratorKey, Sequence[bytes]] | None = None,
+) -> tuple[int | None, NDArray[np.float64], list[int], NDArray[np.float64], list[int | None]]: ...
+def finish_steps(
+    plan: Plan, samples: NDArray[np.float64], cells: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
 
 @final
 class Forest:

@@ -10,7 +10,7 @@ import typer
 from typer.main import get_command
 
 from optstream import __version__
-from optstream.cli import aggregate, audit, key, ledger, plan, release, reproduce, serve, tune
+from optstream.cli import aggregate, audit, follow, key, ledger, plan, release, reproduce, serve, tune
 from optstream.cli import report as reports
 from optstream.cli.exits import MEANINGS, emit, report
 
@@ -32,6 +32,9 @@ app.command(
     "optstream release loads.csv -o private.csv --time when --origin 2016-01-01T00:00:00 --step 30m --plan plan.toml "
     "--ledger ledger.db --stream loads --key-file curator.key"
 )(release.release)
+app.command(
+    epilog=EXAMPLE + "tail -f loads.csv | optstream follow - --ledger ledger.db --stream loads --plan plan.toml"
+)(follow.follow)
 app.command(epilog=EXAMPLE + f"optstream plan plan.toml\n\noptstream plan {MECHANISM}")(plan.plan)
 app.command(
     epilog=EXAMPLE + "optstream aggregate trips.csv -o series.csv --entity rider --time at --step 30m "

@@ -67,6 +67,14 @@ def release(
             "and written. `optstream tune` makes a first one.",
         ),
     ] = None,
+    per: Annotated[
+        str,
+        typer.Option(
+            "--emit",
+            metavar="WHAT",
+            help="period, or step: each value from data up to its step only.",
+        ),
+    ] = "period",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object on standard output.")] = False,
     time: Annotated[
         str | None, in_time(metavar="COLUMN", help="Times of the rows. Without it rows are consecutive steps.")
@@ -100,6 +108,7 @@ def release(
 
     Nothing is drawn or charged before all of INPUT is checked. No file appears before the release is complete.
     """
+    _check_emit(per, ledger)
     output = None if output is None or str(output) == "-" else output
     kind = "csv" if output is None else format_of(output)
     grid = Grid(origin, step)
@@ -121,7 +130,8 @@ def release(
         files = {path: outputs.prepare(path) for path in (kept, statement, output) if path is not None}
         if ledger is None or stream is None:
             start = known or State(clock=grid.clock()).to_data(mechanism.guarantee)
-            made = mechanism.release(series.x, state=start, period=series.period if state else None)
+            number = series.period if state else None
+            made = mechanism.release(series.x, state=start, period=number, emit="step" if per == "step" else "period")
         else:
             # A slip in the path of a ledger would release everything a second time, so none is made here.
             with open_ledger(ledger, key=key_file) as account:
@@ -142,6 +152,13 @@ def release(
     if not as_json:
         _say(made, series, stream)
         _say_what_next(kept, going_on=known is not None, in_ledger=ledger is not None)
+
+
+def _check_emit(per: str, ledger: str | None) -> None:
+    if per not in {"period", "step"}:
+        raise UsageError(f"--emit is {per!r}, but must be period or step")
+    if per == "step" and ledger is not None:
+        raise UsageError("--emit step does not go with --ledger: `optstream follow` releases steps into a ledger")
 
 
 def _check_ledger(ledger: str | None, needing: dict[str, Any], time: str | None, grid: Grid) -> None:

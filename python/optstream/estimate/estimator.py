@@ -96,7 +96,7 @@ class Estimator:
         """Return the estimate of a drawn period, and remember it."""
         measured = self.measured(parts, period)
         means, variances = memory.update(measured)
-        values = self._settled(means, variances)
+        values = self.settled(means, variances)
         return replace(
             parts,
             values=values,
@@ -104,6 +104,13 @@ class Estimator:
             measured=np.stack([seen.values for seen in measured]),
             deviations=np.sqrt(variances),
         )
+
+    def tracks(self, memory: Memory, period: int) -> list[_core.Track]:
+        """Return what follows a period step by step, one for every stream, after what is remembered."""
+        depths = [0] if self.hierarchy is None else self.hierarchy.depths
+        cells = self._first.cells(np.empty(0, dtype=np.int64))
+        noise = [variances_of(level) for level in self.levels]
+        return [part.track(period, cells, noise[depth]) for part, depth in zip(memory.filters, depths, strict=True)]
 
     def revised(self, memory: Memory, history: Sequence[Sequence[Measured]]) -> Array:
         """Return all periods in the light of each other: an array of periods, streams and steps.
@@ -117,7 +124,7 @@ class Estimator:
         ]
         return np.stack(
             [
-                self._settled(
+                self.settled(
                     np.stack([means[period] for means, _ in found]),
                     np.stack([variances[period] for _, variances in found]),
                 )
@@ -125,7 +132,7 @@ class Estimator:
             ]
         )
 
-    def _settled(self, means: Array, variances: Array) -> Array:
+    def settled(self, means: Array, variances: Array) -> Array:
         """Return the closest values that are allowed, as whole grid steps."""
         grid, (low, high) = self._first.grid, self._first.bounds
         if self.hierarchy is None:

@@ -149,6 +149,16 @@ class Filter:
         """
         return self._core.expected_error(cells, np.asarray(variances, dtype=np.float64), scale, memory)
 
+    def expected_step_error(
+        self, cells: Cells, variances: Array, scale: float | None = None, *, memory: bool = True
+    ) -> float:
+        """Return the same of the value of a step at the moment when it has come, from what has ended by then."""
+        return self._core.expected_step_error(cells, np.asarray(variances, dtype=np.float64), scale, memory)
+
+    def track(self, period: int, cells: Cells, variances: Array) -> _core.Track:
+        """Return what follows a later period step by step, from measurements that end with its steps."""
+        return _core.Track(self._core, period, cells, np.asarray(variances, dtype=np.float64))
+
     def deviation(self, transform: Array, scale: float | None = None) -> Array:
         """Return the mean square of linear transforms of the steps of a period, over a season from now on."""
         return self._core.deviation(np.ascontiguousarray(transform, dtype=np.float64), scale)

@@ -30,6 +30,7 @@ from optstream.ledger.releases import stored
 from optstream.ledger.review import windows_left
 from optstream.ledger.schema import About, open_tables
 from optstream.ledger.sqlite import SQLite
+from optstream.ledger.steps import StepProtocol
 from optstream.ledger.witness import Witness
 from optstream.mechanism.loop import Drawn, Priced, price_next
 from optstream.mechanism.optstream import OptStream
@@ -138,6 +139,7 @@ class Ledger:
             self._memories = Memories(self._database, self._seals, self._plans.mechanism)
             digester = self._seals.curator or CuratorKey(about.digest_key)
             self._protocol = Protocol(self._log, self._plans, self._charges, self._memories, digester)
+            self._steps = StepProtocol(self._log, self._plans, self._charges, self._memories, self._protocol, digester)
             self._bulk = Bulk(self._log, self._plans, self._pools, self._charges, self._memories, self._protocol)
             if witness is not None:
                 self._witness = Witness(_open(witness, create=create, timeout=timeout), about.identity, create=create)
@@ -811,6 +813,15 @@ class Ledger:
             problems.append(_problem(error))
 
     # What a stream keeps of its open period.
+
+    @property
+    def steps(self) -> StepProtocol:
+        """What releases periods step by step; see :class:`Stream` with ``emit="step"``."""
+        return self._steps
+
+    def witnessed(self, stream: str) -> None:
+        """Tell the witness how far a stream has come, before a step leaves."""
+        self._witnessed(_name(stream))
 
     def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps", *, create: bool | None = None) -> None:
         """Write a stream, its plan and its clock down without charging anything.

@@ -197,6 +197,10 @@ def followed(stream: str, state: State | None, entry: LogEntry, key: bytes) -> S
                 return State(entry.period, 0, b"", b"", entry.written, void=why, ended=entry.number)
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(void=why, ended=entry.number)
+        case "step":
+            # Its values have left, so that the charge must be one that is never replaced.
+            if state is not None and state.final and _is_open(state, entry.charge):
+                return state
         case "release":
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(release=entry.number, released=entry.written)

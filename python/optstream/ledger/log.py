@@ -38,7 +38,7 @@ MANY = 400
 """Logs that are looked for by one statement."""
 
 COLUMNS = "number, kind, period, charge, plan, data, content, written, previous, hash, seal"
-LIGHT = COLUMNS.replace("content", "CASE WHEN kind = 'release' THEN NULL ELSE content END")
+LIGHT = COLUMNS.replace("content", "CASE WHEN kind IN ('release', 'step') THEN NULL ELSE content END")
 # Nothing but names of columns is put into these statements.
 # ruff: noqa: S608
 INSERT = f"INSERT INTO optstream_entries (stream, {COLUMNS})"
@@ -55,7 +55,8 @@ BOTH = (
 )
 HEAD = "SELECT number, hash FROM optstream_entries WHERE stream = ? ORDER BY number DESC LIMIT 1"
 LAST_RELEASE = (
-    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind = 'release' ORDER BY number DESC LIMIT 1"
+    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'step')"
+    " ORDER BY number DESC LIMIT 1"
 )
 AT = "SELECT hash FROM optstream_entries WHERE stream = ? AND number = ?"
 ONWARD = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND number > ? ORDER BY number LIMIT {CHUNK}"

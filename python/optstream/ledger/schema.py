@@ -39,6 +39,9 @@ TABLES = """
         seal {blob} NOT NULL, PRIMARY KEY (stream, step));
     CREATE TABLE optstream_memories (
         stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, state {blob} NOT NULL,
+        seal {blob} NOT NULL);
+    CREATE TABLE optstream_pending (
+        stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, radii {blob} NOT NULL,
         seal {blob} NOT NULL)
     """
 

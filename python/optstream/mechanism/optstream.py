@@ -23,7 +23,7 @@ from optstream.mechanism.calibration import Calibration
 from optstream.mechanism.loop import Priced, draw_periods, price_next
 from optstream.mechanism.release import Parts, Release
 from optstream.mechanism.state import State
-from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step, rounded_nodes
+from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step, rounded_nodes, whole_sums
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
 from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
@@ -232,6 +232,16 @@ class OptStream:
         parts = (self.guarantee.with_epsilon(epsilon * share) for share in self.level_split)
         return tuple(self._calibrated(part, self.split) for part in parts)
 
+    @property
+    def plans(self) -> Sequence[_core.Plan]:
+        """What measures each level of the hierarchy, or the one stream."""
+        return (self._plan,) if self.hierarchy is None else self._tree.plans
+
+    def settled(self, steps: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values of all nodes of a hierarchy from what was measured of one period."""
+        tree = self._tree
+        return whole_sums(tree.hierarchy, tree.projection.project(steps, cells), self.grid, self.bounds)
+
     @cached_property
     def _tree(self) -> TreeMeasurement:
         hierarchy = self.hierarchy
@@ -358,7 +368,14 @@ class OptStream:
         )
         return found.mechanism.changed(retune=True, integers=integers)
 
-    def release(self, x: Any, *, state: Mapping[str, Any] | None = None, period: int | None = None) -> Any:
+    def release(
+        self,
+        x: Any,
+        *,
+        state: Mapping[str, Any] | None = None,
+        period: int | None = None,
+        emit: Literal["period", "step"] = "period",
+    ) -> Any:
         """Release whole periods.
 
         Args:
@@ -369,6 +386,8 @@ class OptStream:
                 what an :class:`Estimate` has learnt. The first period then gets as much budget as the windows over the
                 border leave. Without it the statement is about this call alone.
             period: The number of the first period, if it is not the next one after the state.
+            emit: ``"step"`` releases every value as if it left when its step has come: from data up to that step only.
+                ``revised`` then has what each period's measurements say together.
 
         Returns:
             A :class:`Release`, or a :class:`TreeRelease` of all nodes if there is a hierarchy.
@@ -379,8 +398,13 @@ class OptStream:
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
+        _check_choice("emit", emit, "period", "step")
         known = State.read(state, self)
         known.skip_to(period)
+        if emit == "step":
+            from optstream.mechanism.per_step import release_steps  # noqa: PLC0415  (which knows mechanisms)
+
+            return release_steps(self, x, known)
         if self.hierarchy is None and self.estimator is None and price_next(self, known, known.next).mechanism == self:
             return self._released_at_once(x, known)
         periods = self.read(x)
@@ -397,20 +421,20 @@ class OptStream:
         made = self.assemble(
             [result.parts for result in drawn], periods.restore, [one.priced.mechanism for one in drawn]
         )
-        statement = self._stated([result.priced for result in drawn], known, len(drawn))
+        statement = self.stated([result.priced for result in drawn], known, len(drawn))
         return replace(made, revised=revised, statement=statement, state=known.to_data(self.guarantee))
 
     def _released_at_once(self, x: Any, known: State) -> Release:
         """Return all periods of a single stream without an estimate, by one call into Rust."""
         rows, restore = read_periods(x, self.guarantee.w)
         priced = price_next(self, known, known.next)
-        made = self._assembled(self._projected(*self._calibration.plan.release(rows)), restore)
+        made = self._assembled(self.projected(*self._calibration.plan.release(rows)), restore)
         periods = len(made._rows)  # noqa: SLF001
-        statement = self._stated([priced], known, periods)
+        statement = self.stated([priced], known, periods)
         known.advance(known.next + periods - 1, self.costs)
         return replace(made, statement=statement, state=known.to_data(self.guarantee))
 
-    def _stated(self, priced: Sequence[Priced], known: State, periods: int) -> Statement:
+    def stated(self, priced: Sequence[Priced], known: State, periods: int) -> Statement:
         """Return what a call states: the price of all windows that it knows of."""
         count = "this period" if periods == 1 else f"these {periods} periods"
         scope = (
@@ -543,7 +567,7 @@ class OptStream:
             # Two builds that calibrate one description differently must not draw the same bits at two scales.
             retry = retry[0], [*retry[1], self.fingerprint]
         if self.hierarchy is None:
-            return Parts(*self._projected(*self._plan.measure(units, retry)))
+            return Parts(*self.projected(*self._plan.measure(units, retry)))
         if self.estimator is not None:
             return Parts(*self._tree.measure(units, retry))
         return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
@@ -562,7 +586,8 @@ class OptStream:
                 level.blocks,
                 level.gaussian,
                 level.grid,
-                level.bounds,
+                # Equal bounds are one pair, whether they were given as ints or floats.
+                tuple(map(float, level.bounds)),
             )
             for level in self.levels
         ]
@@ -635,7 +660,7 @@ class OptStream:
         """Return one period of a stream, given as one row for every stream: an array, or one for every node."""
         return rows.ravel() if self.hierarchy is None else dict(zip(self.hierarchy.nodes, rows, strict=True))
 
-    def _projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
+    def projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
         """Apply the projection that is not part of the plan, in place."""
         if self._projection is not None:
             for step_row, cell_row in zip(steps, cells, strict=True):

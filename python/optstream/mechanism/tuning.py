@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -229,6 +229,7 @@ def tune(
     grid: float | None = None,
     hierarchy: Hierarchy | None = None,
     buckets: bool = False,
+    emit: Literal["period", "step"] = "period",
 ) -> Tuning:
     """Return the mechanism with the smallest expected error, and the table that it was chosen from. Spends nothing.
 
@@ -245,6 +246,8 @@ def tune(
         grid: Public step of the grid.
         hierarchy: A tree of groups whose leaves are the streams.
         buckets: Whether to consider only means of buckets with memory, which may change from period to period.
+        emit: ``"step"`` looks for the smallest error of the value that leaves when its step has come, with
+            ``release(..., emit="step")``. Steps then beat means, which come late.
 
     Raises:
         ParameterError: A parameter is out of its bound.
@@ -273,7 +276,9 @@ def tune(
     if not 0 < scale < np.inf:
         raise ParameterError(f"scale is {scale}, but must be positive and finite")
     learnt = _learnt(plain, history)
-    judge = _Judge(plain, _memory_of(learnt).filters, scale)
+    if emit not in {"period", "step"}:
+        raise ParameterError(f"emit is {emit!r}, but must be 'period' or 'step'")
+    judge = _Judge(plain, _memory_of(learnt).filters, scale, by_step=emit == "step")
     splits = SPLITS if features else ((1,),)
     noises = PURE + ((GaussianNoise(),) if guarantee.delta else ())
     choices = list(_choices(guarantee.w, estimate, splits, noises, buckets=buckets, lines=not features))
@@ -283,7 +288,8 @@ def tune(
     )
     # Means miss no detail, whatever the model says: they are taken unless steps promise clearly less.
     means = next(row for row in table if isinstance(row.sample, BucketSampling))
-    best = means if means.expected_error < TIE * table[0].expected_error else table[0]
+    tie = 1.0 if emit == "step" else TIE
+    best = means if means.expected_error < tie * table[0].expected_error else table[0]
     state = None if history is None else learnt.to_data(guarantee)
     return Tuning(judge.made(best), best, tuple(table), judge.plain(), state)
 
@@ -354,9 +360,14 @@ def _choices(
 class _Judge:
     """Expects the errors of candidates, from what was learnt of a stream or of some nodes of a hierarchy."""
 
-    def __init__(self, plain: OptStream, learnt: Sequence[Filter], scale: float | None = None) -> None:
-        """Take a mechanism with all that candidates share, and a filter for every stream."""
-        self._plain = plain
+    def __init__(
+        self, plain: OptStream, learnt: Sequence[Filter], scale: float | None = None, *, by_step: bool = False
+    ) -> None:
+        """Take a mechanism with all that candidates share, and a filter for every stream.
+
+        Values are judged at the end of their period, or by step when they leave with their steps.
+        """
+        self._plain, self._by_step = plain, by_step
         hierarchy = plain.hierarchy
         if hierarchy is None:
             self._streams = [(learnt[0], 0, scale)]
@@ -420,17 +431,22 @@ class _Judge:
         errors = [self._error(row, made.levels[depth], learnt, scale) for learnt, depth, scale in self._streams]
         return replace(row, expected_error=float(np.mean(errors)))
 
-    @staticmethod
-    def _error(row: Candidate, level: Calibration, learnt: Filter, scale: float | None) -> float:
+    def _error(self, row: Candidate, level: Calibration, learnt: Filter, scale: float | None) -> float:
         cells, variances = level.cells(np.empty(0, dtype=np.int64)), variances_of(level)
         if isinstance(row.reconstruct, Estimate):
-            return learnt.expected_error(cells, variances, scale, memory=row.reconstruct.memory)
+            expected = learnt.expected_step_error if self._by_step else learnt.expected_error
+            return expected(cells, variances, scale, memory=row.reconstruct.memory)
         w = level.guarantee.w
         average = np.array([np.isin(np.arange(w), cell) / len(cell) for cell in cells])
         rebuild = (average > 0).T.astype(np.float64)
         if isinstance(row.sample, EqualSampling):
             knots = row.sample.steps(w)
             rebuild = np.stack([np.interp(np.arange(w), knots, unit) for unit in np.eye(len(knots))], axis=1)
+        if self._by_step:
+            # What is held is the last measured value; at the start of a period that of the period before, which is
+            # taken to be like this one's.
+            ends = np.array([cell[-1] for cell in cells])
+            rebuild = np.eye(len(cells))[np.searchsorted(ends, np.arange(w), side="right") - 1]
         detail = learnt.deviation(np.eye(w) - rebuild @ average, scale)
         noise = rebuild**2 @ variances
         # The mean of the absolute value is that of Laplace noise where nothing else counts.

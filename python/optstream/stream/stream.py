@@ -21,6 +21,7 @@ from optstream.mechanism.loop import draw_period, price_next
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, public_memory, sealed, unsealed
 from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
+from optstream.stream.per_step import StepStream
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -69,6 +70,11 @@ class Stream:
         state: What to go on from: :attr:`state` of an earlier stream, :attr:`Release.state`, or :attr:`Tuning.state`.
             With a ledger, which keeps everything itself, only what public history says.
         create: Whether a stream that the ledger does not know is made there; by default as the ledger was opened.
+        emit: ``"step"`` releases every step as it comes, as a :class:`StepRelease`: its value, interval, time and
+            statement. A period is then charged with its first step, and a step that has left cannot be corrected:
+            the same observation again returns what has left. ``missing="hold"`` holds the last released value, which
+            costs nothing. Without a ledger the state also holds what cube noise keeps pending: a copy of it that is
+            used twice is a second look at the data.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
     repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
@@ -82,7 +88,7 @@ class Stream:
         [None, None, Release(periods=1, w=3, epsilon=1)]
     """
 
-    def __init__(
+    def __init__(  # noqa: C901  (one check for each parameter)
         self,
         mechanism: OptStream | Baseline,
         *,
@@ -97,8 +103,12 @@ class Stream:
         absent: Literal["refuse"] | float = "refuse",
         state: Mapping[str, Any] | None = None,
         create: bool | None = None,
+        emit: Literal["period", "step"] = "period",
     ) -> None:
         self._lock = Lock()
+        self._per_step: StepStream | None = None
+        if emit not in {"period", "step"}:
+            raise ParameterError(f"emit is {emit!r}, but must be 'period' or 'step'")
         if isinstance(absent, str) and absent != "refuse":
             raise ParameterError(f"absent is {absent!r}, but must be 'refuse' or a number")
         self._absent = None if isinstance(absent, str) else finite("absent", absent)
@@ -118,11 +128,18 @@ class Stream:
             raise ParameterTypeError(f"ledger is of type {type(ledger).__name__}, but must be Ledger")
         self._mechanism, self._ledger = mechanism, ledger
         self._memory = None if state is None or ledger is None else public_memory(state, mechanism)
-        self._state = OpenPeriod() if state is None or ledger is not None else self._begun(state)
+        self._state = OpenPeriod()
         if ledger is not None:
             # What does not fit, such as another clock, shows now.
             ledger.enrol(name, mechanism, str(self._clock), create=create)
+        if emit == "step":
+            self._per_step = StepStream(
+                mechanism, self._clock, self._rules, ledger=ledger, name=name, memory=self._memory, state=state
+            )
+        elif ledger is not None:
             self._load()
+        elif state is not None:
+            self._state = self._begun(state)
 
     def __reduce__(self) -> Any:
         """Refuse to be copied: two streams on one open period would release it twice."""
@@ -136,17 +153,23 @@ class Stream:
     def __repr__(self) -> str:
         if self._stepwise is not None:
             return f"Stream(name={self._name!r}, step by step)"
+        if self._per_step is not None:
+            return f"Stream(name={self._name!r}, step by step, open_steps={self._per_step.open_steps})"
         open_steps = len(self._state.values)
         return f"Stream(name={self._name!r}, released={self._state.released}, open_steps={open_steps})"
 
     @property
     def released(self) -> int | None:
         """The last period that is released or passed over, as far as this process knows; None before the first."""
+        if self._per_step is not None:
+            return self._per_step.released
         return None if self._stepwise is not None else self._state.released
 
     @property
     def open_steps(self) -> int:
         """How many steps of the open period are there, as far as this process knows."""
+        if self._per_step is not None:
+            return self._per_step.open_steps
         return 0 if self._stepwise is not None else len(self._state.values)
 
     @property
@@ -158,6 +181,8 @@ class Stream:
         """Return the open period of a stream that goes on from a state, its own or that of a release."""
         if not isinstance(state, Mapping):
             raise ParameterTypeError(f"state is of type {type(state).__name__}, but must be a mapping")
+        if state.get("emit") == "step":
+            raise ParameterError("state is of a stream with emit='step', but must be of one with emit='period'")
         if "observations" not in state:
             known = State.read(state, self._mechanism, str(self._clock))
             return OpenPeriod(released=known.last, known=known)
@@ -177,6 +202,8 @@ class Stream:
         """What makes the stream go on after a restart without a ledger: plain data for JSON. It holds raw values."""
         if self._stepwise is not None:
             raise StreamError("the state of a baseline cannot be kept")
+        if self._per_step is not None:
+            return self._per_step.state
         state = self._state
         return sealed(
             {
@@ -191,7 +218,7 @@ class Stream:
     def discard(self) -> int:
         """Drop the observations of the open period; return their number. What was released stays released."""
         with self._lock:
-            if self._stepwise is not None:
+            if self._stepwise is not None or self._per_step is not None:
                 return 0
             self._load()
             count, state = len(self._state.values), replace(self._state, values={})
@@ -229,6 +256,8 @@ class Stream:
                 return list(self._stepwise.push_many(numbers))
         observations = [(self._clock.step_of(moment), self._vector(moment, value)) for moment, value in pairs]
         with self._lock:
+            if self._per_step is not None:
+                return list(self._per_step.push_many(observations))
             for attempt in range(ATTEMPTS):
                 try:
                     return self._take(observations)
@@ -247,7 +276,7 @@ class Stream:
     def flush(self) -> Any:
         """Close the open period although steps at its end are missing, as ``missing`` says; return its release."""
         with self._lock:
-            if self._stepwise is not None or not self._state.values:
+            if self._stepwise is not None or self._per_step is not None or not self._state.values:
                 return None
             w, state = self._mechanism.guarantee.w, self._state.copy()
             closed = state.close(self._rules, w, state.number(w) * w + w)

@@ -54,9 +54,14 @@ impl CubeScale {
 /// Proof of exactness: the radius has law `~ (2R+1)^d q^R`; given `R` each of the `(2R+1)^d` points of the cube is
 /// equally likely, so `P(z) ~ sum over R >= max|z_i| of q^R = q^max|z_i| / (1 - q)`. Clamping what has its noise already
 /// is free.
-#[expect(clippy::arithmetic_side_effects, reason = "a radius is far below 2^126")]
 pub(crate) fn perturb<S: Source>(block: &mut [i64], scale: &CubeScale, source: &mut S) {
     let radius = radius(scale, source);
+    perturb_within(block, radius, source);
+}
+
+/// Adds independent uniform noise of at most a radius in size to values: what cube noise is, given its radius.
+#[expect(clippy::arithmetic_side_effects, reason = "a radius is far below 2^126")]
+pub(crate) fn perturb_within<S: Source>(block: &mut [i64], radius: u128, source: &mut S) {
     let width = 2 * radius + 1;
     let offset = i128::try_from(radius).unwrap_or(i128::MAX);
     for value in block {
@@ -70,7 +75,7 @@ pub(crate) fn perturb<S: Source>(block: &mut [i64], scale: &CubeScale, source: &
 ///
 /// The sum of `d + 1` geometric variables has law `~ (R+1)(R+2)...(R+d) q^R`, and is kept with probability
 /// `prod_{j=1..d} (2R+1)/(2R+2j)`.
-fn radius<S: Source>(scale: &CubeScale, source: &mut S) -> u128 {
+pub(crate) fn radius<S: Source>(scale: &CubeScale, source: &mut S) -> u128 {
     loop {
         let radius = (0..=scale.length).map(|_| magnitude(&scale.scale, source).0).sum();
         if kept(radius, scale.length, source) {

@@ -1,5 +1,7 @@
 //! The measurements of one period: what is looked at, with what noise, and the noisy sums of its features.
 
+pub mod stepwise;
+
 use crate::Error;
 use crate::cube::{self, CubeScale};
 use crate::gaussian::{self, Deviation};

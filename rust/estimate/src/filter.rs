@@ -355,7 +355,7 @@ impl Filter {
     /// Mean and variance of the level before a period is measured, relative to the origin.
     ///
     /// Bounds far wider than what is measured say nothing; the first measurements then say where it is.
-    fn start(&self, measured: &Measured) -> (f64, f64) {
+    pub(crate) fn start(&self, measured: &Measured) -> (f64, f64) {
         let diffuse = DIFFUSE * self.scale;
         match self.level {
             Some((mean, deviation)) if deviation * deviation <= diffuse => (mean - self.origin, deviation * deviation),
@@ -505,12 +505,25 @@ impl Filter {
         scores
     }
 
-    fn average(&self, found: &[Posterior], logs: &[Amplitudes; MODELS]) -> Estimate {
-        let scores = self.scores(logs);
+    /// How much each model counts, from the evidence for it and from what is expected of its amplitudes.
+    pub(crate) fn weights(&self, evidence: &[f64; MODELS], logs: &[Amplitudes; MODELS]) -> [f64; MODELS] {
+        let mut scores = *evidence;
+        for (score, logs) in scores.iter_mut().zip(logs) {
+            *score += self.prior(logs);
+        }
         let largest = scores.iter().fold(f64::NEG_INFINITY, |most, score| most.max(*score));
         let weights = scores.map(|score| libm::exp(score - largest));
         let total = weights.iter().fold(0.0, |sum, weight| sum + weight);
-        let weights = weights.map(|weight| weight / total);
+        weights.map(|weight| weight / total)
+    }
+
+    /// Evidence after a period that gave some more.
+    pub(crate) fn followed(evidence: f64, gained: f64) -> f64 {
+        FORGETTING * evidence + gained.clamp(-MOST, MOST)
+    }
+
+    fn average(&self, found: &[Posterior], logs: &[Amplitudes; MODELS]) -> Estimate {
+        let weights = self.weights(&self.evidence, logs);
         let w = self.geometry.w;
         let (mut means, mut variances) = (vec![0.0; w], vec![0.0; w]);
         for (weight, one) in weights.iter().zip(found) {
@@ -535,7 +548,7 @@ impl Filter {
             bank.models.iter_mut().map(|model| self.step(model, last, measured, true)).collect();
         bank.last = Some(measured.period);
         for (evidence, one) in self.evidence.iter_mut().zip(&found) {
-            *evidence = FORGETTING * *evidence + (one.density - found[0].density).clamp(-MOST, MOST);
+            *evidence = Self::followed(*evidence, one.density - found[0].density);
         }
         let logs: [Amplitudes; MODELS] = std::array::from_fn(|model| bank.models[model].amplitudes.map(libm::log));
         let estimate = self.average(&found, &logs);
@@ -695,6 +708,31 @@ impl Filter {
         scale: Option<f64>,
         memory: bool,
     ) -> Result<f64, Error> {
+        let (mut total, mut count) = (0.0, 0.0);
+        let geometry = &self.geometry;
+        let values = vec![0.0; cells.len()];
+        let mut measured = self.without_models().measurement(0, cells.clone(), values.clone(), variances.clone())?;
+        self.foresee(cells, variances, scale, memory, |model, period| {
+            measured.period = period;
+            let found = model.clone().observe(geometry, &sight(&measured, &values), true);
+            for variance in &found.variances {
+                total += (2.0 / std::f64::consts::PI * variance).sqrt();
+                count += 1.0;
+            }
+        })?;
+        Ok(total / count)
+    }
+
+    /// Show what the likeliest model knows before each period of a season, some weeks from now, if periods are measured
+    /// alike; what is measured does not matter to it.
+    pub(crate) fn foresee(
+        &self,
+        cells: Vec<Vec<usize>>,
+        variances: Vec<f64>,
+        scale: Option<f64>,
+        memory: bool,
+        mut show: impl FnMut(&Model, i64),
+    ) -> Result<(), Error> {
         let (mut model, mut last) = self.ahead(scale)?;
         let geometry = &self.geometry;
         let values = vec![0.0; cells.len()];
@@ -702,7 +740,6 @@ impl Filter {
         let season = i64::try_from(geometry.season).unwrap_or(i64::MAX);
         let periods = if memory && self.memory { HORIZON.max(2 * season) } else { season };
         let first = last.map_or(0, |last| last + 1);
-        let (mut total, mut count) = (0.0, 0.0);
         for period in first..first + periods {
             measured.period = period;
             if memory && self.memory {
@@ -710,15 +747,25 @@ impl Filter {
             } else {
                 model.forget(geometry, (0.0, self.forgotten(scale)));
             }
-            let late = period >= first + periods - season;
-            let found = model.observe(geometry, &sight(&measured, &values), late);
-            last = Some(period);
-            for variance in &found.variances {
-                total += (2.0 / std::f64::consts::PI * variance).sqrt();
-                count += 1.0;
+            if period >= first + periods - season {
+                show(&model, period);
             }
+            model.observe(geometry, &sight(&measured, &values), false);
+            last = Some(period);
         }
-        Ok(total / count)
+        Ok(())
+    }
+
+    /// An update by the models as they are: amplitudes are not fitted again, and no break is looked for.
+    #[cfg(test)]
+    pub(crate) fn plain(&mut self, measured: Measured) -> Result<(Estimate, Measured), Error> {
+        self.check(measured.period)?;
+        let bank = self.bank.take().expect("something was measured");
+        let mut estimate = self.follow(bank, &measured);
+        for mean in &mut estimate.means {
+            *mean += self.origin;
+        }
+        Ok((estimate, measured))
     }
 
     /// A filter that knows the same layouts, to make measurements with.

@@ -19,9 +19,11 @@ mod layout;
 mod matrix;
 mod smoother;
 mod state;
+mod track;
 mod view;
 
 pub use error::Error;
 pub use filter::{Estimate, Filter, Measured, update_all};
 pub use geometry::Geometry;
 pub use smoother::revised;
+pub use track::Track;

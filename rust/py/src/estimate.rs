@@ -18,7 +18,7 @@ type Understood = (f64, f64, f64);
 pub struct Filter(std::sync::Mutex<estimate::Filter>);
 
 impl Filter {
-    fn held(&self) -> std::sync::MutexGuard<'_, estimate::Filter> {
+    pub(crate) fn held(&self) -> std::sync::MutexGuard<'_, estimate::Filter> {
         // A filter whose update failed half-way is not used again: the exception has reached its owner.
         self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
     }
@@ -84,6 +84,18 @@ impl Filter {
     ) -> PyResult<f64> {
         let variances = vector("variances", variances)?;
         py.detach(|| self.held().expected_error(cells, variances, scale, memory)).map_err(raise)
+    }
+
+    fn expected_step_error(
+        &self,
+        py: Python<'_>,
+        cells: Cells,
+        variances: &Bound<'_, PyAny>,
+        scale: Option<f64>,
+        memory: bool,
+    ) -> PyResult<f64> {
+        let variances = vector("variances", variances)?;
+        py.detach(|| self.held().expected_step_error(cells, variances, scale, memory)).map_err(raise)
     }
 
     fn deviation<'py>(

@@ -9,6 +9,7 @@ mod arguments;
 mod errors;
 mod estimate;
 mod noise;
+mod per_step;
 mod release;
 
 #[pymodule]
@@ -17,6 +18,8 @@ mod _core {
     use crate::estimate::{Filter, update_filters};
     #[pymodule_export]
     use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace, sensitivity};
+    #[pymodule_export]
+    use crate::per_step::{Track, finish_steps, measure_step};
     #[pymodule_export]
     use crate::release::{Forest, Plan, Product, choice_hashes, quantise};
 }

@@ -61,6 +61,13 @@ pub fn key(retry: Retry<'_>, units: &[i64]) -> PyResult<Key> {
     }
 }
 
+/// A key for one purpose of a repeatable release.
+pub fn derived((curator, context): &(PyRef<'_, CuratorKey>, Vec<PyBackedBytes>), purpose: &[u8], units: &[i64]) -> Key {
+    let mut fields = fields(context);
+    fields.push(purpose);
+    Key::derive(&curator.secret, &fields, units)
+}
+
 fn request(
     values: &Bound<'_, PyAny>,
     dimensions: &[usize],

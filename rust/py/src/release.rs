@@ -16,12 +16,12 @@ use crate::errors::{raise, wrong_type};
 use crate::noise::{Retry, key};
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;
-type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
+pub type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
 type Fraction = (u64, u64);
 
 /// A mechanism as it draws; see `optstream_release::Plan`.
 #[pyclass(frozen, module = "optstream._core")]
-pub struct Plan(Mechanism);
+pub struct Plan(pub(crate) Mechanism);
 
 #[pymethods]
 impl Plan {

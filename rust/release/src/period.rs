@@ -56,20 +56,51 @@ impl Plan {
         Ok(View { steps, cells, knots: &desk.measured.knots })
     }
 
-    /// Fills in the steps between measured ones: straight lines through steps, or means of runs.
+    /// The noisy values of one measured run, in the units of the data: means, or steps.
+    #[must_use]
+    pub fn means(&self, run: usize, units: Vec<i64>) -> Vec<f64> {
+        let mut values = self.grid.values(units);
+        if let Some(divisor) = self.divisors.as_ref().and_then(|divisors| divisors.get(run)) {
+            for value in values.chunks_mut(1) {
+                divide(value, &[*divisor]);
+            }
+        }
+        values
+    }
+
+    /// Reconstructs and projects what was measured of a period step by step, as means and sums.
+    ///
+    /// # Errors
+    /// [`Error::Core`] if steps are chosen from the data, [`Error::Post`] if a projection fails its check.
+    pub fn finish<'a>(&self, samples: &[f64], sums: &[f64], desk: &'a mut Desk) -> Result<View<'a>, Error> {
+        desk.measured.knots = self.measurement.knots()?;
+        self.fill_in(samples, sums, desk)?;
+        self.project(desk)?;
+        let (steps, cells) = desk.projected.split_at_checked(self.measurement.length()).unwrap_or_default();
+        Ok(View { steps, cells, knots: &desk.measured.knots })
+    }
+
+    /// Turns noisy sums into means, and fills in the steps between measured ones.
     fn reconstruct(&self, desk: &mut Desk) -> Result<(), Error> {
         let mut samples = self.grid.values(std::mem::take(&mut desk.measured.samples));
         let sums = self.grid.values(std::mem::take(&mut desk.measured.cells));
-        let width = self.measurement.length();
-        let (steps, cells) = desk.answers.split_at_mut_checked(width).unwrap_or_default();
         if let Some(divisors) = &self.divisors {
             divide(&mut samples, divisors);
-            interpolate::constant(&desk.measured.knots, &samples, steps)?;
+        }
+        self.fill_in(&samples, &sums, desk)
+    }
+
+    /// Fills in the steps between measured ones: straight lines through steps, or means of runs.
+    fn fill_in(&self, samples: &[f64], sums: &[f64], desk: &mut Desk) -> Result<(), Error> {
+        let width = self.measurement.length();
+        let (steps, cells) = desk.answers.split_at_mut_checked(width).unwrap_or_default();
+        if self.divisors.is_some() {
+            interpolate::constant(&desk.measured.knots, samples, steps)?;
         } else {
-            interpolate::linear(&desk.measured.knots, &samples, steps)?;
+            interpolate::linear(&desk.measured.knots, samples, steps)?;
         }
         for (cell, sum) in cells.iter_mut().zip(sums) {
-            *cell = sum;
+            *cell = *sum;
         }
         Ok(())
     }

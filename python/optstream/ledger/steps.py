@@ -1,0 +1,276 @@
+"""Periods that are released step by step, in the ledger.
+
+1. A final entry charges the whole period before anything of it is drawn: it is never replaced.
+2. Each step is drawn and an entry stores its values, in one transaction with the observation and what is pending.
+3. Only then does the step leave. With the last one goes the entry that releases the whole period.
+
+A step that is stored is returned as it is stored. After a crash before 2 nothing has left, and the step is drawn again:
+with a curator's key with the same noise. What cube noise keeps pending follows from the key; where there is none it is
+kept beside the observations, and goes with its block.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from optstream.errors import LedgerError
+from optstream.ledger import observations
+from optstream.ledger.database import BehindError, StaleError
+from optstream.ledger.entries import Draft
+from optstream.ledger.plans import PricedPlan
+from optstream.mechanism.loop import Priced, price_next
+from optstream.mechanism.state import State
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from optstream.keys import CuratorKey
+    from optstream.ledger.charges import Charges
+    from optstream.ledger.database import Transaction
+    from optstream.ledger.entries import State as Charged
+    from optstream.ledger.log import Log
+    from optstream.ledger.memories import Memories
+    from optstream.ledger.plans import Plans
+    from optstream.ledger.protocol import Protocol
+    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.release import Parts
+
+    Array = NDArray[np.float64]
+
+__all__ = ["StepProtocol", "StoredStep"]
+
+STEPS = (
+    "SELECT number, kind, period, charge, plan, data, content, written, previous, hash, seal FROM optstream_entries"
+    " WHERE stream = ? AND period = ? AND kind = 'step' ORDER BY number"
+)
+KEEP = (
+    "INSERT INTO optstream_pending (stream, period, radii, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
+    " SET period = excluded.period, radii = excluded.radii, seal = excluded.seal"
+)
+
+
+@dataclass(frozen=True, repr=False)
+class StoredStep:
+    """A step as the ledger stores it."""
+
+    step: int
+    digest: bytes
+    """The keyed digest of the observation."""
+    values: Array
+    deviations: Array | None
+    samples: Array
+    """What was measured of the period up to the step; what has not ended is not a number."""
+    cells: Array
+
+    def to_bytes(self) -> bytes:
+        """Return the step as bytes."""
+        return json.dumps(
+            {
+                "step": self.step,
+                "digest": self.digest.hex(),
+                "values": self.values.tolist(),
+                "deviations": None if self.deviations is None else self.deviations.tolist(),
+                "samples": _shown(self.samples),
+                "cells": _shown(self.cells),
+            }
+        ).encode()
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> StoredStep:
+        """Return the step that :meth:`to_bytes` gave."""
+        data = json.loads(content)
+        deviations = data["deviations"]
+        return cls(
+            data["step"],
+            bytes.fromhex(data["digest"]),
+            np.array(data["values"], dtype=np.float64),
+            None if deviations is None else np.array(deviations, dtype=np.float64),
+            _read(data["samples"]),
+            _read(data["cells"]),
+        )
+
+
+class StepProtocol:
+    """The steps of periods on one database."""
+
+    def __init__(  # noqa: PLR0917
+        self,
+        log: Log,
+        plans: Plans,
+        charges: Charges,
+        memories: Memories,
+        protocol: Protocol,
+        digester: CuratorKey,
+    ) -> None:
+        """Take what releases of whole periods use too."""
+        self._log, self._plans, self._charges, self._memories = log, plans, charges, memories
+        self._protocol, self._digester = protocol, digester
+        self._seals = log.seals
+
+    @property
+    def is_keyed(self) -> bool:
+        """Whether noise follows from a curator's key, so that nothing is pending."""
+        return self._seals.curator is not None
+
+    def digest(self, stream: str, step: int, units: NDArray[np.int64]) -> bytes:
+        """Return the keyed digest of an observation."""
+        return self._digester.digest([stream.encode(), b"step", step.to_bytes(8, "little")], units.reshape(1, -1))
+
+    def begin(
+        self, mechanism: OptStream, stream: str, period: int, memory: Mapping[str, Any] | None
+    ) -> tuple[Charged, Priced, State]:
+        """Charge a period for good, or take its charge up; return the charge, the mechanism and what is known.
+
+        Raises:
+            BudgetError: Some window would cost more than the policy allows. Nothing was charged.
+            ConflictError: The period was released as a whole, or is void.
+        """
+        known = State(period - 1)
+        if mechanism.estimator is not None:
+            known.memory = self._memories.before(stream, period, mechanism, memory)
+        charged = self._charged(stream, period)
+        if charged is not None and charged.number and charged.data == self._marker(stream, period):
+            made = self._plans.mechanism(charged.plan)
+        else:
+            self._protocol.enrol(stream, PricedPlan.of(mechanism), create=False)
+            made = mechanism
+            if mechanism.retune:
+                before = self._charged(stream, period - 1) if period > 0 else None
+                known.costs = self._plans.costs(before.plan) if before is not None and before.plan else ()
+                made = price_next(mechanism, known, period).mechanism
+        plan = PricedPlan.of(made)
+        self._protocol.enrol(stream, plan, create=False)
+        charge = self._charges.charge(stream, plan, {period: self._marker(stream, period)}, final=True)[period]
+        price = max(self._charges.price(stream, period, period), made.steady_epsilon)
+        return charge, Priced(made, plan.costs, price), known
+
+    def retry(self, stream: str, charge: Charged) -> tuple[CuratorKey, Sequence[bytes]] | None:
+        """Return what keyed noise of a charged period is derived from, if there is a key."""
+        if self._seals.curator is None:
+            return None
+        numbers = [number.to_bytes(8, "little") for number in (charge.period, charge.number)]
+        return self._seals.curator, [b"steps", stream.encode(), *numbers, charge.plan]
+
+    def store(
+        self,
+        stream: str,
+        charge: Charged,
+        step: StoredStep,
+        *,
+        revision: int,
+        observed: Array,
+        pending: Sequence[int | None],
+        finished: tuple[Parts, State] | None,
+        w: int,
+    ) -> None:
+        """Store a step, and with the last one the whole period, before it leaves.
+
+        Raises:
+            StaleError: Another process has changed the stream; nothing was stored.
+            BudgetError: The policy does not allow the period any more.
+        """
+        view = self._charges.known(stream, [charge.period])
+        now = view.states.get(charge.period)
+        if now is None or now.number != charge.number or now.release:
+            raise StaleError(f"stream {stream!r} was changed by another process")
+        now.check_void(stream)
+        self._charges.check_windows(view, {charge.period: charge.plan})
+        drafts = [Draft.saying("step", step.to_bytes(), period=charge.period, charge=charge.number, plan=charge.plan)]
+        first = charge.period * w
+        forget: list[int] = []
+        add = {step.step: observed}
+        if finished is not None:
+            parts = finished[0].to_bytes()
+            drafts.append(Draft.saying("release", parts, period=charge.period, charge=charge.number, plan=charge.plan))
+            forget, add = list(range(first, first + w)), {}
+
+        def also(change: Transaction) -> None:
+            observations.keep(change, self._seals, stream, revision=revision, forget=forget, add=add)
+            if any(radius is not None for radius in pending):
+                radii = json.dumps(list(pending)).encode()
+                change.write(KEEP, (stream, charge.period, radii, self._seal(stream, charge.period, radii)))
+            elif not self.is_keyed:
+                change.write("DELETE FROM optstream_pending WHERE stream = ?", (stream,))
+            if finished is not None and finished[1].memory is not None:
+                self._memories.keep(change, stream, finished[1].memory)
+
+        try:
+            view = self._log.append(view, drafts, also=also)
+        except BehindError:
+            raise StaleError(f"stream {stream!r} was changed by another process") from None
+        self._charges.remember(view, charge.period)
+
+    def failed(self, stream: str, charge: Charged, error: BaseException) -> None:
+        """See to it that nothing else is drawn for a charge after a draw that has failed; a key repeats it."""
+        if not self.is_keyed:
+            self._charges.settle(stream, charge, f"failed with {type(error).__name__}")
+
+    def stored(self, stream: str, period: int) -> list[StoredStep]:
+        """Return the steps of a period that are stored.
+
+        Raises:
+            LedgerError: One of them is not as it was written.
+        """
+        with self._log.database.transaction(write=False) as reading:
+            rows = reading.rows(STEPS, (stream, period))
+        try:
+            return [StoredStep.from_bytes(self._seals.read(stream, row, None).content or b"") for row in rows]
+        except (KeyError, TypeError, ValueError):
+            raise LedgerError(f"a step of period {period} of {stream!r} was altered") from None
+
+    def mechanism_of(self, stream: str, period: int) -> OptStream | None:
+        """Return what a period was charged for."""
+        charged = self._charged(stream, period)
+        return None if charged is None or not charged.plan else self._plans.mechanism(charged.plan)
+
+    def price(self, stream: str, period: int) -> Any:
+        """Return the worst window that meets a period."""
+        return self._charges.price(stream, period, period)
+
+    def pending(self, stream: str, period: int, nodes: int) -> list[int | None]:
+        """Return the radii of the blocks of a period that are open.
+
+        Raises:
+            LedgerError: They are not what was written.
+        """
+        with self._log.database.transaction(write=False) as reading:
+            rows = reading.rows("SELECT period, radii, seal FROM optstream_pending WHERE stream = ?", (stream,))
+        for kept, radii, seal in rows:
+            if bytes(seal) != self._seal(stream, kept, bytes(radii)):
+                raise LedgerError(f"what is pending of {stream!r} was altered")
+            if kept == period:
+                found: list[int | None] = json.loads(bytes(radii))
+                return found
+        return [None] * nodes
+
+    def _charged(self, stream: str, period: int) -> Charged | None:
+        try:
+            return self._log.look(stream, period, period).states.get(period)
+        except LedgerError as error:
+            if type(error).__name__ == "UnknownStreamError":
+                return None
+            raise
+
+    def _marker(self, stream: str, period: int) -> bytes:
+        """Return what stands in the place of the data of a period that is not there yet."""
+        return self._digester.digest(
+            [stream.encode(), period.to_bytes(8, "little"), b"step by step"], np.empty((1, 0), dtype=np.int64)
+        )
+
+    def _seal(self, stream: str, period: int, radii: bytes) -> bytes:
+        return self._seals.code(b"pending", stream.encode(), str(period).encode(), radii)
+
+
+def _shown(rows: Array) -> list[list[float | None]]:
+    return [[None if np.isnan(value) else value for value in row] for row in rows.tolist()]
+
+
+def _read(rows: list[list[float | None]]) -> Array:
+    found = np.array([[np.nan if value is None else value for value in row] for row in rows], dtype=np.float64)
+    return found.reshape(len(rows), -1)

@@ -1,0 +1,70 @@
+"""Push steps from several processes that are killed at random moments; run as a program by test_step_ledger.py.
+
+    python step_killing.py URL KILLS JOURNAL
+
+All push the same observations of one stream, step by step, without a key: every draw is fresh, so that two draws of a
+step would differ. Each writes what it was given to the journal before it goes on.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import sys
+import time
+
+import optstream as ops
+
+W, PROCESSES = 6, 3
+MECHANISM = ops.OptStream(
+    ops.Guarantee(epsilon=1, w=W),
+    sample=ops.EqualSampling(k=W),
+    perturb=ops.CubeNoise(block=3),
+    reconstruct=ops.Estimate(season=1),
+    bounds=(0, 1000),
+)
+
+
+def observed(step: int) -> float:
+    """Return what every process observes."""
+    return 500.0 + step % 97
+
+
+def work(url: str, journal: int) -> None:
+    """Push step after step from where the ledger is."""
+    with ops.Ledger(url) as ledger:
+        stream = ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step")
+        while True:
+            kept = ledger.kept("pushed")
+            step = max([*kept.values, -1 if kept.released is None else kept.released * W + W - 1]) + 1
+            for number in (step, step - 1):
+                if number >= 0:
+                    release = stream.push(number, observed(number))
+                    os.write(journal, f"{number} {release.value!r}\n".encode())
+
+
+def main(url: str, kills: int, path: str) -> None:
+    """Kill and start processes."""
+    journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    with ops.Ledger(url, create=True) as ledger:
+        ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step", create=True)
+    moments = random.Random(5)
+    children: list[int] = []
+    for _ in range(kills):
+        while len(children) < PROCESSES:
+            child = os.fork()
+            if child == 0:
+                work(url, journal)
+            children.append(child)
+        time.sleep(moments.uniform(0.02, 0.4))
+        victim = children.pop(moments.randrange(len(children)))
+        os.kill(victim, signal.SIGKILL)
+        os.waitpid(victim, 0)
+    for child in children:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
