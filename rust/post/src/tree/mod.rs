@@ -19,6 +19,7 @@
 mod order;
 mod solve;
 mod support;
+mod twofold;
 
 use std::ops::Range;
 use std::thread;

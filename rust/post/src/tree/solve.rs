@@ -8,6 +8,7 @@
 //! formulas run from the leaves to the roots, and back with `x` and `l` from the roots to the leaves.
 
 use super::support::{self, Hinge};
+use super::twofold::Twofold;
 use super::{Bounds, Tree};
 
 /// How far the conditions of optimality of an answer may be violated, relative to the sizes of their terms.
@@ -55,7 +56,7 @@ impl Gains {
 #[derive(Debug, Clone, Default)]
 pub struct Workspace {
     gains: Gains,
-    hinges: Vec<Hinge>,
+    hinges: Vec<Hinge<f64>>,
     state: State,
 }
 
@@ -112,19 +113,22 @@ impl Workspace {
             } else {
                 state.hold_outside(tree, gains);
             }
-            loop {
-                gains.rise(tree);
-                is_refined = state.refine(tree, gains);
-                if !state.hold_outside(tree, gains) {
-                    break;
-                }
-            }
+            is_refined = state.hold_rest(tree, gains);
         }
-        if !is_refined && let Some(violation) = state.violation(tree, gains, TOLERANCE, true) {
-            // Where rounding has misplaced a breakpoint, exchanging the leaves concerned mends it.
-            if !state.settle(tree, gains) || state.violation(tree, gains, TOLERANCE, true).is_some() {
-                return Err(violation);
-            }
+        if is_refined || state.violation(tree, gains, TOLERANCE, true).is_none() {
+            return Ok(&state.value[..tree.len()]);
+        }
+        // Where rounding has misplaced a breakpoint, exchanging the leaves concerned mends it, or more digits do.
+        if state.settle(tree, gains) && state.violation(tree, gains, TOLERANCE, true).is_none() {
+            return Ok(&state.value[..tree.len()]);
+        }
+        if bounds.lower.is_finite() || bounds.upper.is_finite() {
+            let mut hinges: Vec<Hinge<Twofold>> = Vec::new();
+            support::hold_leaves(tree, &state.target, bounds, &mut hinges, &mut gains.compliance, &mut state.held);
+            state.hold_rest(tree, gains);
+        }
+        if let Some(violation) = state.violation(tree, gains, TOLERANCE, true) {
+            return Err(violation);
         }
         Ok(&state.value[..tree.len()])
     }
@@ -274,6 +278,18 @@ impl State {
             }
         }
         any
+    }
+
+    /// Solves, holding leaves that are out of their bounds until there is none; true if the result is as good as rounding
+    /// allows.
+    fn hold_rest(&mut self, tree: &Tree, gains: &mut Gains) -> bool {
+        loop {
+            gains.rise(tree);
+            let is_refined = self.refine(tree, gains);
+            if !self.hold_outside(tree, gains) {
+                return is_refined;
+            }
+        }
     }
 
     /// Exchanges leaves out of their bounds, and held ones that pull away from their bound, until there are none; true

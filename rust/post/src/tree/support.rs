@@ -9,6 +9,9 @@
 //! multiplier is zero, so a leaf is above its lower bound if the threshold of its first hinge ends up below zero, and
 //! below its upper bound if that of its second does not.
 
+use std::cmp::Ordering;
+
+use super::twofold::Number;
 use super::{Bounds, Tree};
 
 /// No multiplier reaches this: each is a sum of terms `a (c - x)` along a path, and `a` and `c` are at most 1e100. A
@@ -17,21 +20,22 @@ const CEILING: f64 = 1e250;
 
 /// The term `slope * max(0, l - threshold)` of a sum, which a leaf contributes.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Hinge {
-    threshold: f64,
-    slope: f64,
+pub(super) struct Hinge<N> {
+    threshold: N,
+    slope: N,
     leaf: usize,
 }
 
 /// Sets the compliance of every leaf to zero that is at a bound at the optimum, with the bound in `held`, and of every
 /// other leaf to its own. At least one bound must be finite.
 ///
-/// Takes `O(d log d)` for each measured inner node with `d` leaves below.
-pub(super) fn hold_leaves(
+/// Takes `O(d log d)` for each measured inner node with `d` leaves below. Slopes are added and taken away again, so that
+/// among weights that differ by more than the digits of `N` can hold, leaves may end on the wrong side.
+pub(super) fn hold_leaves<N: Number>(
     tree: &Tree,
     target: &[f64],
     bounds: Bounds,
-    hinges: &mut Vec<Hinge>,
+    hinges: &mut Vec<Hinge<N>>,
     compliance: &mut [f64],
     held: &mut [f64],
 ) {
@@ -41,46 +45,58 @@ pub(super) fn hold_leaves(
     let stride = if upper.is_finite() { 2 } else { 1 };
     hinges.clear();
     for &leaf in &tree.leaves {
-        let (weight, target) = (tree.weight[leaf], sign * target[leaf]);
-        hinges.push(Hinge { threshold: weight * (lower - target), slope: weight.recip(), leaf });
+        let (weight, target) = (N::from(tree.weight[leaf]), N::from(sign * target[leaf]));
+        let mut push = |bound: f64, sign: f64| {
+            let threshold = weight * (N::from(bound) - target);
+            hinges.push(Hinge { threshold, slope: N::from(sign) / weight, leaf });
+        };
+        push(lower, 1.0);
         if stride == 2 {
-            hinges.push(Hinge { threshold: weight * (upper - target), slope: -weight.recip(), leaf });
+            push(upper, -1.0);
         }
     }
     for (at, leaves) in &tree.measured {
         let family = &mut hinges[leaves.start * stride..leaves.end * stride];
         // Of equal thresholds the hinge that opens comes first, so that no slope is negative.
-        family.sort_unstable_by(|a, b| a.threshold.total_cmp(&b.threshold).then(b.slope.total_cmp(&a.slope)));
+        family.sort_unstable_by(|a, b| compare(a.threshold, b.threshold).then_with(|| compare(b.slope, a.slope)));
         #[expect(clippy::cast_precision_loss, reason = "far fewer than 2^53 leaves")]
-        let least = lower * leaves.len() as f64;
-        add_term(family, tree.weight[*at], sign * target[*at], least);
+        let least = N::from(lower) * N::from(leaves.len() as f64);
+        add_term(family, N::from(tree.weight[*at]), N::from(sign * target[*at]), least);
     }
     for &leaf in &tree.leaves {
         compliance[leaf] = tree.weight[leaf].recip();
     }
+    let zero = N::from(0.0);
     for hinge in hinges {
-        if hinge.slope > 0.0 && hinge.threshold >= 0.0 {
+        if hinge.slope > zero && hinge.threshold >= zero {
             (compliance[hinge.leaf], held[hinge.leaf]) = (0.0, sign * lower);
-        } else if hinge.slope < 0.0 && hinge.threshold <= 0.0 {
+        } else if hinge.slope < zero && hinge.threshold <= zero {
             (compliance[hinge.leaf], held[hinge.leaf]) = (0.0, sign * upper);
         }
     }
 }
 
+/// The order of two numbers, with what is no number last.
+fn compare<N: Number>(one: N, other: N) -> Ordering {
+    one.partial_cmp(&other).unwrap_or_else(|| one.rounded().total_cmp(&other.rounded()))
+}
+
 /// Turns the sorted hinges of a family into those of the node above it, whose own term is `weight (s - target)^2`. Below
 /// all hinges the sum is `least`.
-fn add_term(family: &mut [Hinge], weight: f64, target: f64, least: f64) {
-    let (mut sum, mut slope, mut before) = (least, 0.0_f64, 0.0);
+fn add_term<N: Number>(family: &mut [Hinge<N>], weight: N, target: N, least: N) {
+    let (zero, one) = (N::from(0.0), N::from(1.0));
+    let (mut sum, mut slope, mut before) = (least, zero, zero);
     let mut open = 0_usize;
-    for hinge in family.iter_mut().take_while(|hinge| hinge.threshold < CEILING) {
+    for hinge in family.iter_mut().take_while(|hinge| hinge.threshold.rounded() < CEILING) {
         // No slope precedes the first hinge, so there the value of `before` is of no matter.
-        sum += slope * (hinge.threshold - before);
+        sum = sum + slope * (hinge.threshold - before);
         before = hinge.threshold;
-        open = if hinge.slope > 0.0 { open + 1 } else { open.saturating_sub(1) };
+        open = if hinge.slope > zero { open + 1 } else { open.saturating_sub(1) };
         // Where every leaf is at a bound the slope is zero, whatever rounding has left of it.
-        let changed = if open == 0 { 0.0 } else { (slope + hinge.slope).max(0.0) };
-        hinge.threshold += weight * (sum - target);
-        hinge.slope = hinge.slope / (1.0 + weight * slope) / (1.0 + weight * changed);
+        let changed = slope + hinge.slope;
+        let changed = if open == 0 || changed < zero { zero } else { changed };
+        hinge.threshold = hinge.threshold + weight * (sum - target);
+        hinge.slope = hinge.slope / (one + weight * slope) / (one + weight * changed);
         slope = changed;
     }
 }

@@ -115,6 +115,25 @@ proptest! {
         assert_adds_up(&parents, &out);
     }
 
+    /// Where most leaves are at one of two bounds and weights differ by fifteen orders, floats misplace breakpoints.
+    #[test]
+    fn slopes_that_differ_by_all_digits_misplace_no_leaf(
+        (parents, weights, targets) in prop_oneof![(20_usize..80).prop_map(shapes::star), Just(shapes::day())]
+            .prop_flat_map(|parents| {
+                let weight = || prop::sample::select(vec![1e-12, 1.0, 1e3, 0.01]);
+                let weights = prop::collection::vec(weight(), parents.len());
+                let targets = prop::collection::vec(target(), parents.len());
+                (Just(parents), weights, targets)
+            }),
+        upper in 1e2..1e6_f64,
+    ) {
+        let tree = Tree::new(&parents, &weights).unwrap();
+        for (lower, upper) in [(0.0, upper), (-upper, 0.0)] {
+            let out = project_between(&tree, &targets, Bounds::new(lower, upper));
+            assert_optimal(&parents, &weights, &targets, (lower, upper), &out);
+        }
+    }
+
     /// A stream and its negative are projected alike.
     #[test]
     fn reflections_are_projected_to_reflections((parents, weights, targets) in problem(), bounds in bounds()) {
