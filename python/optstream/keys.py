@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from optstream._core import CuratorKey
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.names import checked_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -144,7 +145,13 @@ def data_digest(key: CuratorKey, stream: str, period: int, units: NDArray[np.int
         period: The number of the period.
         units: One row of integers of the grid for every leaf, as :meth:`OptStream.read` gives them.
     """
-    return key.digest([stream.encode(), period.to_bytes(8, "little")], units)
+    if not isinstance(key, CuratorKey):
+        raise ParameterTypeError(f"key is of type {type(key).__name__}, but must be a CuratorKey")
+    if isinstance(period, bool) or not isinstance(period, int):
+        raise ParameterTypeError(f"period is of type {type(period).__name__}, but must be an int")
+    if not 0 <= period < 2**63:
+        raise ParameterError(f"period is {period}, but must be from 0 to 2^63 - 1")
+    return key.digest([checked_name(stream).encode(), period.to_bytes(8, "little")], units)
 
 
 def _reason(error: OSError | ValueError) -> str:

@@ -224,7 +224,7 @@ class TestMemory:
     def test_what_another_process_stored_is_what_is_remembered(self, tmp_path: Any) -> None:
         url = tmp_path / "ledger.db"
         x = days(6)
-        with ops.Ledger(url, create=True) as one, ops.Ledger(url) as other:
+        with ops.Ledger(url, create=True) as one, ops.Ledger(url, create=True) as other:
             for period in range(6):
                 # Both release every period; whoever comes second gets what is stored.
                 for ledger in (one, other) if period % 2 else (other, one):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -111,12 +112,12 @@ PAIRS = st.builds(
 LEDGERS: dict[str, ops.Ledger] = {}
 
 
-def on_ledger(method: str, arguments: Arguments, kept: str = "") -> Case:
+def on_ledger(method: str, arguments: Arguments, kept: str = "", key: Any = None) -> Case:
     """Return a case of a method of a ledger; each has a ledger of its own, so that none spoils another's."""
 
     def call(**given: Any) -> Any:
         if method not in LEDGERS:
-            LEDGERS[method] = ops.Ledger(f"{method}.db", create=True)
+            LEDGERS[method] = ops.Ledger(f"{method}.db", key=key, create=True)
             LEDGERS[method].release(SIMPLE, np.ones(W), stream="s")
         return getattr(LEDGERS[method], method)(**given)
 
@@ -126,6 +127,42 @@ def on_ledger(method: str, arguments: Arguments, kept: str = "") -> Case:
 def of(name: str, arguments: Arguments, kept: str = "") -> Case:
     """Return a case of a method whose object is drawn too, as the argument ``on``."""
     return Case(lambda on, **given: getattr(on, name)(**given), arguments, f"on {kept}")
+
+
+def awaited(name: str, arguments: Arguments) -> Case:
+    """Return a case of a method of an asynchronous stream around one that is drawn."""
+
+    async def call(on: ops.Stream, given: dict[str, Any]) -> Any:
+        around = ops.AsyncStream(on)
+        try:
+            return await getattr(around, name)(**given)
+        finally:
+            await around.close()
+
+    return Case(lambda on, **given: asyncio.run(call(on, given)), arguments, "on")
+
+
+def followed(on: ops.Stream, observations: Any) -> Any:
+    """Return all that an asynchronous stream gives for observations."""
+
+    async def arriving() -> Any:
+        for observation in observations:
+            yield observation
+
+    async def call() -> Any:
+        around = ops.AsyncStream(on)
+        try:
+            return [released async for released in around.releases(arriving())]
+        finally:
+            await around.close()
+
+    return asyncio.run(call())
+
+
+def stepped(x: Any) -> Any:
+    """Return the releases of the steps of a stream that emits each."""
+    stream = ops.Stream(SIMPLE, emit="step")
+    return [stream.push(step, value) for step, value in enumerate(x)]
 
 
 def described(**given: Any) -> Any:
@@ -324,6 +361,69 @@ PUBLIC: dict[str, Case] = {
     "Ledger.export": on_ledger("export", {"target": st.builds(io.StringIO)}, "target"),
     "Ledger.report": on_ledger("report", PAGES | {"streams": st.none() | st.lists(NAMES, max_size=2)}),
     "Ledger.verify": on_ledger("verify", {}),
+    "Ledger.check": on_ledger("check", {}),
+    "Ledger.backup": on_ledger("backup", {"target": st.integers().map("backup{}.db".format) | st.just("none/b.db")}),
+    "Ledger.digests": on_ledger(
+        "digests", {"mechanism": MECHANISMS, "x": PERIODS, "stream": NAMES, "period": st.integers(0, 9)}, key=SECRET
+    ),
+    "Ledger.charge_many": on_ledger(
+        "charge_many",
+        {
+            "mechanism": MECHANISMS,
+            "digests": st.dictionaries(NAMES, st.dictionaries(COUNTS, st.binary(max_size=40), max_size=2), max_size=2),
+            "final": st.booleans(),
+            "create": st.none() | st.booleans(),
+        },
+        key=SECRET,
+    ),
+    "Ledger.release_many": on_ledger(
+        "release_many",
+        {
+            "mechanism": MECHANISMS,
+            "data": st.dictionaries(NAMES, PERIODS, max_size=2),
+            "period": COUNTS | st.dictionaries(NAMES, COUNTS, max_size=2),
+            "create": st.none() | st.booleans(),
+        },
+        key=SECRET,
+    ),
+    "Ledger.create_pool": on_ledger(
+        "create_pool",
+        {"name": NAMES, "guarantee": st.just(GUARANTEE), "clock": st.none() | st.text(max_size=9)},
+    ),
+    "Ledger.create_stream": on_ledger(
+        "create_stream",
+        {
+            "name": NAMES,
+            "guarantee": st.just(GUARANTEE),
+            "pool": st.none() | NAMES,
+            "clock": st.none() | st.text(max_size=9),
+        },
+    ),
+    "Ledger.pool": on_ledger("pool", {"name": NAMES}),
+    "Ledger.pool_remaining": on_ledger("pool_remaining", {"pool": NAMES}),
+    "Ledger.set_pool_policy": on_ledger("set_pool_policy", {"pool": NAMES, "policy": st.just(GUARANTEE)}),
+    "Ledger.rotate_key": on_ledger("rotate_key", {}, key=SECRET),
+    "Ledger.forget_since": on_ledger("forget_since", {"last": COUNTS}),
+    "restore_ledger": Case(
+        ops.restore_ledger,
+        {
+            "backup": st.sampled_from(["bad.key", "none.db", ".", "digests.db"]),
+            "target": st.integers().map("restored{}.db".format),
+            "key": st.sampled_from([None, SECRET, "good.key", "bad.key"]),
+            "witness": st.sampled_from([None, "none.db", "bad.key"]),
+            "accept_loss": st.none() | COUNTS,
+        },
+    ),
+    "rotate_key": Case(ops.rotate_key, {"path": st.sampled_from(["bad.key", "none.key", "."])}),
+    "data_digest": Case(
+        ops.data_digest,
+        {
+            "key": st.just(SECRET),
+            "stream": NAMES,
+            "period": COUNTS,
+            "units": st_numpy.arrays(np.int64, st.sampled_from([(1, 4), (4,)]), elements=st.integers(-(2**40), 2**40)),
+        },
+    ),
     "Stream": Case(
         used,
         {
@@ -349,6 +449,20 @@ PUBLIC: dict[str, Case] = {
         },
     ),
     "Stream.discard": of("discard", {"on": STREAMS}),
+    "AsyncStream": Case(lambda stream: repr(ops.AsyncStream(stream)), {"stream": STREAMS}),
+    "AsyncStream.push": awaited("push", {"on": STREAMS, "when": TIMES, "value": OBSERVATIONS}),
+    "AsyncStream.push_many": awaited(
+        "push_many", {"on": STREAMS, "when": st.lists(TIMES, max_size=9), "values": st.lists(OBSERVATIONS, max_size=9)}
+    ),
+    "AsyncStream.flush": awaited("flush", {"on": STREAMS}),
+    "AsyncStream.discard": awaited("discard", {"on": STREAMS}),
+    "AsyncStream.releases": Case(
+        followed,
+        {"on": STREAMS, "observations": st.lists(st.tuples(TIMES, OBSERVATIONS | JUNK), max_size=9)},
+        "on observations",
+    ),
+    "StepRelease": Case(stepped, {"x": st.lists(OBSERVATIONS, max_size=6)}, junk=st.lists(JUNK, max_size=3)),
+    "StepRelease.interval": Case(lambda level: stepped(np.ones(W))[0].interval(level), {"level": st.floats(0, 1)}),
     "Stream.flush": of("flush", {"on": STREAMS}),
     "aggregate": Case(
         ops.aggregate,
@@ -402,7 +516,8 @@ INTERNAL = {
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
     "Ledger.keep Ledger.keeper CuratorKey.digest audit.Audit.to_json audit.Audit.to_markdown audit.Audit.plot",
     "audit.Audit.picture OptStream.whole Release.plot TreeRelease.plot Ledger.plot",
-    "Release.leaf_periods TreeRelease.leaf_periods",
+    "Release.leaf_periods TreeRelease.leaf_periods OptStream.projected OptStream.settled OptStream.stated",
+    "Ledger.witnessed AsyncStream.close",
 }
 """Methods that the library calls with what it has checked, or that other cases call."""
 
@@ -419,10 +534,10 @@ INDICES = st.none() | st.integers(0, 4) | st.integers(0, 2**20)
 PARENTS = st.sampled_from([[1, None], [2, 2, None], [None, 0, 0], [None]]) | st.lists(INDICES, max_size=5)
 WEIGHTS = st.sampled_from([[1.0] * n for n in range(6)]) | st.lists(st.floats(), max_size=5)
 RETRIES = st.none() | st.tuples(st.just(SECRET), st.lists(st.binary(max_size=4), max_size=2))
-FIXED, ADAPTIVE = [(0, 1, 1), (3, 4, 1)], (3, 5.0, 1024, (1024, Fraction(1, 5)), (2048, Fraction(4, 5)))
+FIXED, ADAPTIVE = [(0, 1, 1), (3, 4, 1)], (3, 5.0, False, (Fraction(1, 5), Fraction(4, 5)), True)
 SAMPLINGS: Strategy = st.sampled_from([FIXED, [(0, 2, 1), (2, 4, 1)], [], ADAPTIVE])
 SAMPLINGS |= st.lists(st.tuples(INDICES, INDICES, INDICES), max_size=4)
-SAMPLINGS |= st.tuples(INDICES, st.floats(), INDICES, st.tuples(INDICES, BUDGETS), st.tuples(INDICES, BUDGETS))
+SAMPLINGS |= st.tuples(INDICES, st.floats(), st.booleans(), st.tuples(BUDGETS, BUDGETS), st.booleans())
 
 
 def plan(**more: Any) -> _core.Plan:
@@ -433,7 +548,7 @@ def plan(**more: Any) -> _core.Plan:
 
 def scales(**given: Any) -> Any:
     made = _core.Plan(**given)
-    return made.sensitivity, made.sample_scale, made.feature_scales
+    return made.sensitivity, made.reach, made.sample_scale, made.feature_scales, made.selection_scales
 
 
 PLANS = st.sampled_from(
@@ -461,6 +576,7 @@ def measured(periods: int = 3) -> _core.Filter:
 
 
 FILTERS = st.integers(0, 3).map(measured)
+STEPWISE = st.sampled_from([plan(), plan(sampling=[(0, 1, 3), (1, 4, 1)], blocks=[1, 1])])
 
 CORE: dict[str, Case] = {
     "Filter": Case(
@@ -487,6 +603,27 @@ CORE: dict[str, Case] = {
             "memory": st.booleans(),
         },
     ),
+    "Filter.expected_step_error": of(
+        "expected_step_error",
+        {
+            "on": FILTERS,
+            "cells": CELLS,
+            "variances": NUMBERS,
+            "scale": st.none() | POSITIVE | st.floats(),
+            "memory": st.booleans(),
+        },
+    ),
+    "Track": Case(_core.Track, {"known": FILTERS, "period": COUNTS, "cells": CELLS, "variances": NUMBERS}),
+    "Track.push": Case(
+        lambda values: _core.Track(measured(), 3, [[0, 1], [2, 3]], np.ones(2)).push(values),
+        {"values": st.lists(st.floats(), max_size=3)},
+    ),
+    "measure_step": Case(
+        _core.measure_step,
+        {"plan": STEPWISE, "units": UNITS, "pending": st.lists(INDICES, max_size=3), "retry": RETRIES},
+    ),
+    "finish_steps": Case(_core.finish_steps, {"plan": STEPWISE, "samples": MATRICES, "cells": MATRICES}),
+    "sensitivity": Case(_core.sensitivity, {"alpha": st.floats(), "grid": st.floats()}),
     "Filter.deviation": of("deviation", {"on": FILTERS, "transform": MATRICES, "scale": st.none() | st.floats()}),
     "Filter.revised": of(
         "revised",

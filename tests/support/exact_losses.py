@@ -73,17 +73,8 @@ class RecordedPlan:
         self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
         self.blocks: Sequence[int] | None = parameters["blocks"]
 
-    @property
-    def sensitivity(self) -> int:
-        return self._plan.sensitivity
-
-    @property
-    def sample_scale(self) -> tuple[int, int]:
-        return self._plan.sample_scale
-
-    @property
-    def feature_scales(self) -> list[tuple[int, int]]:
-        return self._plan.feature_scales
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._plan, name)
 
     def measure(self, units: Any, retry: Any = None) -> Any:
         self.recorder.note(self, np.asarray(units) * self._grid)

@@ -10,7 +10,6 @@ from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
-from unicodedata import normalize
 
 from optstream.errors import LedgerError, OptStreamError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_keys
@@ -35,6 +34,7 @@ from optstream.ledger.witness import Witness
 from optstream.mechanism.loop import Drawn, Priced, price_next
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, public_memory
+from optstream.names import checked_name
 from optstream.privacy.budget import shown
 from optstream.privacy.guarantee import Guarantee
 
@@ -224,7 +224,7 @@ class Ledger:
             [one.parts for one in released], periods.restore, [one.priced.mechanism for one in released]
         )
         epsilon = max(one.priced.epsilon for one in released)
-        return replace(made, statement=self._stated(mechanism.statement, epsilon, _name(stream), len(released)))
+        return replace(made, statement=self._stated(mechanism.statement, epsilon, checked_name(stream), len(released)))
 
     def release_parts(
         self,
@@ -250,7 +250,7 @@ class Ledger:
             finish: Part of the transaction that stores the last period.
             create: Whether a stream that does not exist is made.
         """
-        stream = _name(stream)
+        stream = checked_name(stream)
         _check_period(period, len(units))
         if stream not in self._declared and self._may(create):
             self._protocol.enrol(stream, PricedPlan.of(mechanism), create=True)
@@ -351,13 +351,15 @@ class Ledger:
         if final and self._seals.curator is None:
             raise ParameterError("final is True, but must be False without a curator's key: values would not repeat")
         named = {}
+        _check_mapping("digests", digests)
         for stream, own in digests.items():
+            _check_mapping("digests of a stream", own)
             for period, digest in own.items():
                 _check_period(period, 1)
                 if not isinstance(digest, bytes) or len(digest) != DIGEST:
                     raise ParameterError(f"the digest of period {period} is no {DIGEST} bytes, but must be")
             if own:
-                named[_name(stream)] = dict(sorted(own.items()))
+                named[checked_name(stream)] = dict(sorted(own.items()))
         if not named:
             return 0
         _check_one_name(named, digests)
@@ -371,7 +373,7 @@ class Ledger:
         _check_mechanism(mechanism)
         units = mechanism.read(x).units
         _check_period(period, len(units))
-        return self._protocol.digests(_name(stream), period, units)
+        return self._protocol.digests(checked_name(stream), period, units)
 
     def release_many(
         self,
@@ -401,8 +403,9 @@ class Ledger:
         if mechanism.retune:
             raise ParameterError("mechanism has a plan that changes by itself, but must have a fixed one in bulk")
         read, units = {}, {}
+        _check_mapping("data", data)
         for given, x in data.items():
-            stream = _name(given)
+            stream = checked_name(given)
             read[stream] = mechanism.read(x)
             first = period.get(given, 0) if isinstance(period, Mapping) else period
             _check_period(first, len(read[stream].units))
@@ -413,7 +416,7 @@ class Ledger:
         parts = self._bulk.release(PricedPlan.of(mechanism), units, create=self._may(create))
         released = {}
         for given in data:
-            stream = _name(given)
+            stream = checked_name(given)
             rows = units[stream][1]
             made = mechanism.assemble(parts[stream][0], read[stream].restore, [mechanism] * len(rows))
             epsilon = max(parts[stream][1], mechanism.steady_epsilon)
@@ -463,7 +466,8 @@ class Ledger:
         Raises:
             ParameterError: The pool exists.
         """
-        chain = POOL + _name(name)
+        chain = POOL + checked_name(name)
+        clock = None if clock is None else checked_name(clock, "clock")
         if not isinstance(guarantee, Guarantee):
             raise ParameterTypeError(f"guarantee is of type {type(guarantee).__name__}, but must be Guarantee")
         with self._database.transaction() as change:
@@ -476,8 +480,8 @@ class Ledger:
 
     def pool(self, name: str) -> Pool:
         """Return a pool: its guarantee and its members."""
-        view = self._log.look(POOL + _name(name), -1, -1)
-        return Pool(_name(name), view.policy, tuple(sorted(view.members)), view.clock)
+        view = self._log.look(POOL + checked_name(name), -1, -1)
+        return Pool(checked_name(name), view.policy, tuple(sorted(view.members)), view.clock)
 
     def create_stream(
         self, name: str, guarantee: Guarantee, *, pool: str | None = None, clock: str | None = None
@@ -496,17 +500,18 @@ class Ledger:
             BudgetError: With what the stream was charged before, a window of the pool would cost too much.
             ParameterError: The stream exists and is not to be enrolled, or does not go with the pool.
         """
-        stream = _name(name)
+        stream = checked_name(name)
+        clock = None if clock is None else checked_name(clock, "clock")
         if not isinstance(guarantee, Guarantee):
             raise ParameterTypeError(f"guarantee is of type {type(guarantee).__name__}, but must be Guarantee")
         with self._database.transaction() as change:
             exists = self._log.exists(change, stream)
             if exists and pool is None:
                 raise ParameterError(f"stream {stream!r} exists, but must not")
-            if pool is not None and not self._log.exists(change, POOL + _name(pool)):
-                raise unknown(POOL + _name(pool))
+            if pool is not None and not self._log.exists(change, POOL + checked_name(pool)):
+                raise unknown(POOL + checked_name(pool))
         Enrolment(self._log, self._plans, self._pools).enrol(
-            stream, guarantee, None if pool is None else POOL + _name(pool), clock
+            stream, guarantee, None if pool is None else POOL + checked_name(pool), clock
         )
 
     def _may(self, create: bool | None) -> bool:  # noqa: FBT001
@@ -515,14 +520,14 @@ class Ledger:
 
     def head(self, stream: str) -> Head:
         """Return the last entry of a stream's log: who has noted it can tell whether a ledger has forgotten it."""
-        stream = _name(stream)
+        stream = checked_name(stream)
         with self._database.transaction(write=False) as reading:
             number, hashed = self._log.head(reading, stream)
         return Head(self._identity, stream, number, hashed.hex())
 
     def policy(self, stream: str) -> Guarantee:
         """Return what every window of a stream is held to."""
-        return self._log.look(_name(stream), -1, -1).policy
+        return self._log.look(checked_name(stream), -1, -1).policy
 
     def set_policy(self, stream: str, policy: Guarantee) -> None:
         """Hold every window of a stream to another epsilon from now on.
@@ -531,7 +536,7 @@ class Ledger:
         released in them, also not for periods that are charged already. The length of the window and alpha are those
         with which the stream was made, and so are the neighbours once anything is charged.
         """
-        stream = _name(stream)
+        stream = checked_name(stream)
         if not isinstance(policy, Guarantee):
             raise ParameterTypeError(f"policy is of type {type(policy).__name__}, but must be Guarantee")
         if self._create:
@@ -547,7 +552,7 @@ class Ledger:
         """
         if not isinstance(policy, Guarantee):
             raise ParameterTypeError(f"policy is of type {type(policy).__name__}, but must be Guarantee")
-        self._hold_to(POOL + _name(pool), policy)
+        self._hold_to(POOL + checked_name(pool), policy)
 
     def _hold_to(self, stream: str, policy: Guarantee) -> None:
         def decide(view: View) -> tuple[list[Draft], None]:
@@ -571,14 +576,14 @@ class Ledger:
     def remaining(self, stream: str) -> Remaining:
         """Return what is left of the budget in every window that some release meets."""
         with self._database.transaction(write=False) as reading:
-            view = self._log.all(reading, _name(stream))
+            view = self._log.all(reading, checked_name(stream))
             pool = None if view.pool is None else self._log.all(reading, view.pool)
         shared = None if pool is None else Remaining(pool.policy, tuple(self._pools.left(pool)))
         return Remaining(view.policy, tuple(windows_left(view, self._plans)), shared)
 
     def pool_remaining(self, pool: str) -> Remaining:
         """Return what is left to all members of a pool together, in every window that some release meets."""
-        view = self._all(POOL + _name(pool))
+        view = self._all(POOL + checked_name(pool))
         return Remaining(view.policy, tuple(self._pools.left(view)))
 
     def backup(self, target: str | Path) -> None:
@@ -586,6 +591,8 @@ class Ledger:
 
         The file is marked as a backup, and is opened by :func:`restore_ledger` alone. It is as secret as the ledger.
         """
+        if not isinstance(target, (str, os.PathLike)):
+            raise ParameterTypeError(f"target is of type {type(target).__name__}, but must be a path")
         self._database.backup(target)
 
     def rotate_key(self) -> int:
@@ -650,7 +657,7 @@ class Ledger:
 
     def window_price(self, stream: str, first: int, last: int) -> Fraction:
         """Return the worst cost of any window that meets the periods from ``first`` to ``last``, by all charges."""
-        stream = _name(stream)
+        stream = checked_name(stream)
         _check_period(first, 1)
         _check_period(last, 1)
         if last < first:
@@ -663,7 +670,7 @@ class Ledger:
         Raises:
             ConflictError: The period is released.
         """
-        stream = _name(stream)
+        stream = checked_name(stream)
         _check_period(period, 1)
         if not isinstance(why, str) or not why:
             raise ParameterError("why is empty or no text, but must say why nothing is released")
@@ -672,7 +679,7 @@ class Ledger:
 
     def history(self, stream: str) -> tuple[Entry, ...]:
         """Return every charged period of a stream, in order."""
-        stream = _name(stream)
+        stream = checked_name(stream)
         view = self._all(stream)
         return tuple(self._entries(view))
 
@@ -681,7 +688,7 @@ class Ledger:
         for name, period in (("first", first), ("last", last)):
             if isinstance(period, bool) or not isinstance(period, int):
                 raise ParameterTypeError(f"{name} is of type {type(period).__name__}, but must be an int")
-        stream = _name(stream)
+        stream = checked_name(stream)
         first, last = min(max(first, 0), LARGEST), min(max(last, -1), LARGEST)
         with self._database.transaction(write=False) as reading:
             view = self._log.view(reading, stream, first, last)
@@ -708,7 +715,7 @@ class Ledger:
             mechanism: A mechanism with an :class:`Estimate`, such as the one that released the periods.
             stream: The name of the stream.
         """
-        stream = _name(stream)
+        stream = checked_name(stream)
         _check_mechanism(mechanism)
         memory = mechanism.remembered()
         numbers, understood = [], []
@@ -821,7 +828,7 @@ class Ledger:
 
     def witnessed(self, stream: str) -> None:
         """Tell the witness how far a stream has come, before a step leaves."""
-        self._witnessed(_name(stream))
+        self._witnessed(checked_name(stream))
 
     def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps", *, create: bool | None = None) -> None:
         """Write a stream, its plan and its clock down without charging anything.
@@ -830,7 +837,7 @@ class Ledger:
             UnknownStreamError: There is no such stream, and none may be made.
             ParameterError: The stream has another clock, key, window, alpha or neighbours.
         """
-        stream = _name(stream)
+        stream = checked_name(stream)
         self._protocol.enrol(stream, PricedPlan.of(mechanism), create=self._may(create))
 
         def decide(view: View) -> tuple[list[Draft], None]:
@@ -842,7 +849,7 @@ class Ledger:
 
     def kept(self, stream: str) -> Kept:
         """Return the open period of a stream."""
-        stream = _name(stream)
+        stream = checked_name(stream)
         with self._database.transaction(write=False) as reading:
             w = self._log.view(reading, stream, -1, -1).policy.w
             return observations.load(reading, self._seals, stream, w)
@@ -856,7 +863,7 @@ class Ledger:
         self, stream: str, revision: int, forget: list[int], add: Mapping[int, NDArray[np.float64]]
     ) -> Callable[[Transaction], None]:
         """Return the same as part of a transaction."""
-        stream = _name(stream)
+        stream = checked_name(stream)
         return lambda change: observations.keep(change, self._seals, stream, revision=revision, forget=forget, add=add)
 
     # Rows.
@@ -990,17 +997,6 @@ def _open(url: str | Path, *, create: bool, timeout: float) -> Database[Any]:
     return Postgres(str(url), timeout=timeout)
 
 
-def _name(stream: str) -> str:
-    """Return the name of a stream in the form in which names that look alike are one."""
-    if not isinstance(stream, str):
-        raise ParameterTypeError(f"stream is of type {type(stream).__name__}, but must be str")
-    # A text of numpy is shown in another way, and what is shown is hashed.
-    stream = normalize("NFC", str(stream))
-    if not 1 <= len(stream) <= 200 or not stream.isprintable():  # noqa: PLR2004
-        raise ParameterError(f"stream is {stream[:200]!r}, but must be a name of 1 to 200 printable characters")
-    return stream
-
-
 def _problem(error: Exception) -> str:
     """Return what is wrong with a row; what is not ours to say may quote it."""
     return str(error) if isinstance(error, OptStreamError) else f"a row cannot be read: {type(error).__name__}"
@@ -1009,6 +1005,11 @@ def _problem(error: Exception) -> str:
 def _check_mechanism(mechanism: OptStream) -> None:
     if not isinstance(mechanism, OptStream):
         raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+
+
+def _check_mapping(name: str, given: Mapping[Any, Any]) -> None:
+    if not isinstance(given, Mapping):
+        raise ParameterTypeError(f"{name} is of type {type(given).__name__}, but must be a mapping")
 
 
 def _check_one_name(named: Mapping[str, Any], given: Mapping[str, Any]) -> None:

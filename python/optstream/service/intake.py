@@ -64,6 +64,8 @@ class Intake:
             ledger=ledger,
             step=declared.step,
             origin=declared.origin,
+            # The settings declare the stream, and pin the ledger whose budget it uses.
+            create=True,
             **rules,
         )
         self._async = AsyncStream(self.stream)
