@@ -462,7 +462,7 @@ PUBLIC: dict[str, Case] = {
         "on observations",
     ),
     "StepRelease": Case(stepped, {"x": st.lists(OBSERVATIONS, max_size=6)}, junk=st.lists(JUNK, max_size=3)),
-    "StepRelease.interval": Case(lambda level: stepped(np.ones(W))[0].interval(level), {"level": st.floats(0, 1)}),
+    "StepRelease.interval": Case(lambda level: stepped([1.0])[0].interval(level=level), {"level": st.floats(0, 1)}),
     "Stream.flush": of("flush", {"on": STREAMS}),
     "aggregate": Case(
         ops.aggregate,

@@ -46,7 +46,7 @@ class Draw:
             (sum(moved) / Fraction(*one) for one in self.plan.feature_scales),
             Fraction(0),
         )
-        return self.plan.sensitivity * (samples + features)
+        return Fraction(self.plan.sensitivity * (samples + features))
 
 
 @dataclass
