@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import sqlite3
+import shutil
 import subprocess
 import sys
 import threading
@@ -330,7 +331,7 @@ class TestFailures:
             assert ledger.verify().problems == ()
 
     def test_a_full_disk_loses_nothing(self, small_disk: Callable[[str], Path]) -> None:
-        folder = small_disk("size=512k")
+        folder = small_disk("size=2m")
         with ops.Ledger(folder / "ledger.db", create=True) as ledger:
             released: dict[int, list[float]] = {}
             filler = folder / "filler"
@@ -338,7 +339,7 @@ class TestFailures:
                 for period in range(10_000):
                     released[period] = ledger.release(mechanism(), X, stream="a", period=period).values.tolist()
                     if period == 5:
-                        filler.write_bytes(bytes(300_000))
+                        filler.write_bytes(bytes(shutil.disk_usage(folder).free - 100_000))
             assert len(released) > 5
             filler.unlink()
             for period, values in released.items():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import csv
+import fcntl
 import gzip
 import io
 import json
@@ -70,10 +71,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def made(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Run everything once."""
-    folder = tmp_path_factory.mktemp("made") / "deep" / "out"
-    arguments = ["reproduce", "--data", data, "--quick", "--trials", "2", "--processes", "2", "-o", folder]
-    assert run([str(argument) for argument in arguments]) == 0
+    """Run everything once, for all processes that share the tests."""
+    base = tmp_path_factory.getbasetemp()
+    shared = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+    folder = shared / "made" / "deep" / "out"
+    with (shared / "made.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (shared / "made").exists():
+            arguments = ["reproduce", "--data", data, "--quick", "--trials", "2", "--processes", "2", "-o", folder]
+            assert run([str(argument) for argument in arguments]) == 0
     return folder
 
 
