@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream import _core as real
-from optstream.mechanism import calibration
+from optstream.mechanism import calibration, per_step
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -66,19 +66,41 @@ class RecordedPlan:
     """A plan that notes what it draws for."""
 
     recorder: Recorder
+    fails: bool = False
+    """Whether the next draw fails, after its noise was drawn."""
 
     def __init__(self, **parameters: Any) -> None:
         self._plan = real.Plan(**parameters)
-        self._grid = parameters["grid"]
+        self._grid, self._w = parameters["grid"], parameters["w"]
         self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
         self.blocks: Sequence[int] | None = parameters["blocks"]
+
+    @property
+    def real(self) -> real.Plan:
+        """The plan that draws."""
+        return self._plan
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plan, name)
 
     def measure(self, units: Any, retry: Any = None) -> Any:
         self.recorder.note(self, np.asarray(units) * self._grid)
+        self._maybe_fail()
         return self._plan.measure(units, retry)
+
+    def measure_step(self, units: Any, pending: Any, retry: Any) -> Any:
+        """Draw what ends with a step; with the first of them all that the period will draw counts."""
+        if units.shape[1] == 1:
+            rows = np.asarray(units) * self._grid
+            self.recorder.note(self, np.concatenate([rows + step for step in range(self._w)], axis=1))
+        self._maybe_fail()
+        return real.measure_step(self._plan, units, pending, retry)
+
+    @classmethod
+    def _maybe_fail(cls) -> None:
+        if RecordedPlan.fails:
+            RecordedPlan.fails = False
+            raise MemoryError
 
     def release(self, values: Any) -> Any:
         self.recorder.note(self, values)
@@ -90,6 +112,14 @@ class _Core:
 
     Plan = RecordedPlan
 
+    @staticmethod
+    def measure_step(plan: RecordedPlan, units: Any, pending: Any, retry: Any = None) -> Any:
+        return plan.measure_step(units, pending, retry)
+
+    @staticmethod
+    def finish_steps(plan: RecordedPlan, samples: Any, cells: Any) -> Any:
+        return real.finish_steps(plan.real, samples, cells)
+
     def __getattr__(self, name: str) -> Any:
         return getattr(real, name)
 
@@ -99,11 +129,15 @@ def record(monkeypatch: pytest.MonkeyPatch) -> Recorder:
     recorder = Recorder()
     RecordedPlan.recorder = recorder
     monkeypatch.setattr(calibration, "_core", _Core())
+    monkeypatch.setattr(per_step, "_core", _Core())
     return recorder
 
 
-def worst_loss(draws: Sequence[Draw], w: int, meeting: Sequence[Draw] | None = None) -> Fraction:
+def worst_loss(
+    draws: Sequence[Draw], w: int, meeting: Sequence[Draw] | None = None, *, aligned: bool = False
+) -> Fraction:
     """Return the exact loss of the worst window over some draws, of those windows that meet others of them."""
     wanted = {step for draw in (draws if meeting is None else meeting) for step in draw.steps}
     windows = {range(first, first + w) for step in wanted for first in range(step - w + 1, step + 1)}
+    windows = {window for window in windows if not aligned or window.start % w == 0}
     return max((sum((draw.loss(window) for draw in draws), Fraction(0)) for window in windows), default=Fraction(0))

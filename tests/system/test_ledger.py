@@ -7,8 +7,8 @@ import json
 import multiprocessing
 import os
 import random
-import sqlite3
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading

@@ -159,3 +159,15 @@ def test_nothing_is_lost_or_drawn_twice_when_processes_are_killed(ledger_url: st
         stream = ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step")
         for step, (value,) in given.items():
             assert json.loads(value) == stream.push(step, observed(step)).value
+
+
+def test_a_period_is_finished_with_the_plan_that_it_was_begun_with(ledger_url: str) -> None:
+    lines = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(2), bounds=(0, 100))
+    estimate = lines.changed(reconstruct=ops.Estimate(season=1))
+    with ops.Ledger(ledger_url, create=True) as ledger:
+        for one, other, name in [(lines, estimate, "a"), (estimate, lines, "b")]:
+            ops.Stream(one, ledger=ledger, name=name, emit="step", missing="hold").push(0, 1.0)
+            released = ops.Stream(other, ledger=ledger, name=name, emit="step", missing="hold").push_many([4], [1.0])
+            assert [release.step for release in released] == [1, 2, 3, 4]
+            assert ledger.history(name)[0].plan != ledger.history(name)[1].plan
+        assert ledger.verify().problems == ()

@@ -181,6 +181,11 @@ class Charges:
                     f"allows {view.policy.epsilon}; nothing was released"
                 )
 
+    def check_pool(self, view: View, charged: Mapping[int, bytes]) -> None:
+        """Raise unless the pool of a stream, as it is now, allows periods that are charged already."""
+        if view.pool is not None and charged:
+            self._pools.check_charged(view, charged)
+
     def make_void(self, stream: str, period: int, why: str) -> None:
         """Let nothing be released for a period; what it was charged stays charged.
 

@@ -95,6 +95,22 @@ class Pools:
         self.check(replace(view, larger=view.larger | twins), charged)
         return view
 
+    def check_charged(self, view: View, charged: Mapping[int, bytes]) -> None:
+        """Raise unless the pool of a stream still allows periods that it was charged for.
+
+        Its policy may have become smaller since. A view whose entry is the last one is as the pool is now.
+        """
+        pool, w = view.pool, view.policy.w
+        if pool is None:
+            return
+        shares = {Share(view.stream, period, period * w): made for period, made in charged.items()}
+        known = self._views.get(pool)
+        with self._log.database.transaction(write=False) as reading:
+            current = known is not None and self._log.head(reading, pool) == known.head
+        if known is None or not current or not self._covers(known, shares):
+            known = self.look(pool, shares)
+        self.check(known, shares)
+
     def look(self, pool: str, charged: Iterable[Share]) -> View:
         """Return all that the windows that meet some periods depend on."""
         starts = [share.start for share in charged]

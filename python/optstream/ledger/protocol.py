@@ -276,6 +276,7 @@ class Protocol:
             charged[number] = now.plan
             drafts.append(Draft.saying("release", result, period=number, charge=now.number, plan=now.plan))
         self._charges.check_windows(view, charged)
+        self._charges.check_pool(view, charged)
         return drafts, theirs
 
 

@@ -132,14 +132,15 @@ class StepProtocol:
             ConflictError: The period was released as a whole, or is void.
         """
         known = State(period - 1)
-        if mechanism.estimator is not None:
-            known.memory = self._memories.before(stream, period, mechanism, memory)
         charged = self._charged(stream, period)
-        if charged is not None and charged.number and charged.data == self._marker(stream, period):
-            made = self._plans.mechanism(charged.plan)
-        else:
+        resumed = charged is not None and charged.number and charged.data == self._marker(stream, period)
+        made = self._plans.mechanism(charged.plan) if charged is not None and resumed else mechanism
+        if made.estimator is not None:
+            # A period that was begun with another estimate is finished with that one.
+            own = memory if made.reconstruct == mechanism.reconstruct else None
+            known.memory = self._memories.before(stream, period, made, own)
+        if not resumed:
             self._protocol.enrol(stream, PricedPlan.of(mechanism), create=False)
-            made = mechanism
             if mechanism.retune:
                 before = self._charged(stream, period - 1) if period > 0 else None
                 known.costs = self._plans.costs(before.plan) if before is not None and before.plan else ()
@@ -181,6 +182,7 @@ class StepProtocol:
             raise StaleError(f"stream {stream!r} was changed by another process")
         now.check_void(stream)
         self._charges.check_windows(view, {charge.period: charge.plan})
+        self._charges.check_pool(view, {charge.period: charge.plan})
         drafts = [Draft.saying("step", step.to_bytes(), period=charge.period, charge=charge.number, plan=charge.plan)]
         first = charge.period * w
         forget: list[int] = []
