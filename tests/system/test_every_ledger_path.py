@@ -97,6 +97,9 @@ class LedgerPaths(RuleBasedStateMachine):
         self.key = KEY if keyed else None
         self.ledger = ops.Ledger(self.folder / "ledger.db", key=self.key, create=True)
         self.ledger.create_pool("p", pool)
+        for stream in ("a", "b"):
+            self.ledger.create_stream(stream, pool.with_epsilon(1), pool="p")
+            self.members.add(stream)
 
     def teardown(self) -> None:
         RecordedPlan.fails = False
@@ -281,10 +284,6 @@ class TestDefectsThatArePutBack:
 
     def test_pools_that_are_not_looked_at(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(Pools, "check", lambda *_: None)
-        self.found(monkeypatch)
-
-    def test_pools_that_are_not_looked_at_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(charges.Charges, "check_pool", lambda *_: None)
         self.found(monkeypatch)
 
     def test_failed_draws_that_are_made_again(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -204,3 +204,23 @@ def test_races_of_eight_processes_on_a_pool_of_five(ledger: ops.Ledger, ledger_u
     found = ledger.verify()
     assert found.problems == ()
     assert found.releases > 5
+
+
+def test_a_smaller_policy_of_a_pool_holds_for_what_is_charged(ledger: ops.Ledger, ledger_url: str) -> None:
+    member(ledger, "trips")
+    member(ledger, "fares")
+    key = ops.CuratorKey(bytes(range(32)))
+    for period in (0, 2):
+        digests = {period: ops.data_digest(key, "trips", period, HALF.read(X).units[0])}
+        ledger.charge_many(HALF, {"trips": digests})
+    with ops.Ledger(ledger_url) as other:
+        other.set_pool_policy("riders", ops.Guarantee(epsilon=Fraction(1, 4), w=W))
+        for work in (
+            lambda: ledger.release(HALF, X, stream="trips", period=0),
+            lambda: ledger.release_many(HALF, {"trips": X}, period=2),
+            lambda: other.release(HALF, X, stream="trips", period=0),
+        ):
+            with pytest.raises(ops.BudgetError, match="all members of the pool 'riders' cost 1/2"):
+                work()
+        other.set_pool_policy("riders", ops.Guarantee(epsilon=1, w=W))
+        ledger.release(HALF, X, stream="trips", period=0)
