@@ -98,7 +98,7 @@ class LedgerPaths(RuleBasedStateMachine):
         self.ledger = ops.Ledger(self.folder / "ledger.db", key=self.key, create=True)
         self.ledger.create_pool("p", pool)
         for stream in ("a", "b"):
-            self.ledger.create_stream(stream, pool.with_epsilon(1), pool="p")
+            self.ledger.create_stream(stream, pool.with_epsilon(Fraction(1)), pool="p")
             self.members.add(stream)
 
     def teardown(self) -> None:
