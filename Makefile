@@ -8,7 +8,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test quick check demo bench accuracy audit serve docs wheel clean
+.PHONY: help test quick check demo bench accuracy audit mutants serve docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -74,6 +74,11 @@ accuracy: $(STAMPS)/build ## Measure errors beside the plain Laplace mechanism o
 audit: $(STAMPS)/build ## Attack all that ships and all that is known to be broken; measure what time tells
 	$(BIN)/python tools/audit.py
 	$(BIN)/python tools/timing.py
+
+mutants: $(STAMPS)/build $(STAMPS)/mutants ## Change what prices, charges and reads data; see whether a test notices (hours)
+	$(BIN)/python tools/mutants.py
+	cargo mutants --version > /dev/null || cargo install --locked cargo-mutants
+	$(BIN)/python tools/mutants.py --rust
 
 serve: $(STAMPS)/build ## Serve a stream on 127.0.0.1:8000 for trying things out; its files are in build/service
 	tools/serve
