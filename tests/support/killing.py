@@ -37,7 +37,7 @@ def data(period: int) -> NDArray[np.float64]:
 def work(url: str, journal: int) -> None:
     """Release period after period, some of them again, and write down what came out."""
     order = random.Random(os.urandom(8))
-    with ops.Ledger(url, create=True) as ledger:
+    with ops.Ledger(url, create=True, timeout=300) as ledger:
         stream = ops.Stream(REMEMBERING, ledger=ledger, name="pushed", late="drop", duplicate="keep")
         while True:
             period = order.randrange(PERIODS)

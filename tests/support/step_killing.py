@@ -33,7 +33,7 @@ def observed(step: int) -> float:
 
 def work(url: str, journal: int) -> None:
     """Push step after step from where the ledger is."""
-    with ops.Ledger(url) as ledger:
+    with ops.Ledger(url, timeout=300) as ledger:
         stream = ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step")
         while True:
             kept = ledger.kept("pushed")
@@ -47,7 +47,7 @@ def work(url: str, journal: int) -> None:
 def main(url: str, kills: int, path: str) -> None:
     """Kill and start processes."""
     journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    with ops.Ledger(url, create=True) as ledger:
+    with ops.Ledger(url, create=True, timeout=300) as ledger:
         ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step", create=True)
     moments = random.Random(5)
     children: list[int] = []

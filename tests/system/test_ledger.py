@@ -568,8 +568,12 @@ def _processes() -> Any:
     return context
 
 
+PATIENCE = 300.0
+"""Seconds that processes wait for each other on a busy machine."""
+
+
 def _race(url: str, period: int) -> tuple[float, ...]:
-    with ops.Ledger(url, create=True) as ledger:
+    with ops.Ledger(url, create=True, timeout=PATIENCE) as ledger:
         return tuple(ledger.release(mechanism(), X, stream="a", period=period).values.tolist())
 
 
@@ -577,7 +581,7 @@ def _spend(url: str, seed: int) -> tuple[int, int]:
     """Try to release random periods with plans that cost up to the whole policy; count granted and refused."""
     generator, granted, refused = random.Random(seed), set[int](), 0
     plans = [mechanism(Fraction(3, 4)), mechanism(1, 2), mechanism(1, 3), mechanism(1)]
-    with ops.Ledger(url, create=True) as ledger:
+    with ops.Ledger(url, create=True, timeout=PATIENCE) as ledger:
         ledger.set_policy("a", GUARANTEE)
         for _ in range(40):
             period = generator.randrange(60)

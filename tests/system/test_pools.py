@@ -181,7 +181,7 @@ def test_a_pool_is_divided_so_that_relative_errors_are_equal(ledger: ops.Ledger)
 def race(url: str, seed: int) -> None:
     order = np.random.default_rng([seed, os.getpid()])
     plans = [THIRD, HALF, mechanism(Fraction(1, 5))]
-    with ops.Ledger(url) as ledger:
+    with ops.Ledger(url, timeout=300) as ledger:
         for _ in range(25):
             name, period = f"s{order.integers(5)}", int(order.integers(8))
             try:
