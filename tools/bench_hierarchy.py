@@ -74,7 +74,7 @@ class Cvxpy:
         sums = np.vstack([np.eye(W)] + [np.eye(f.size)[:, list(f.labels)] for f in FEATURES])
         self.answers = cp.Parameter((len(tree.nodes), sums.shape[0]))
         self.leaves = cp.Variable((tree.leaf_positions.size, W))
-        weights = np.sqrt(np.tile(made._calibration.answer_weights(), (len(tree.nodes), 1)))  # noqa: SLF001
+        weights = np.sqrt(np.tile(made.engine.calibration.answer_weights(), (len(tree.nodes), 1)))
         distance = cp.multiply(weights, member @ self.leaves @ sums.T - self.answers)
         self.problem = cp.Problem(cp.Minimize(cp.sum_squares(distance)), [self.leaves >= 0])
 
@@ -130,10 +130,10 @@ def main() -> None:
         ours = best(lambda m=made, x=data: m.release(x), 5) / 30  # type: ignore[misc]
         peer = Cvxpy(made)
         units = _core.quantise(data[:W], made.bounds, made.grid)
-        steps, cells, _ = made._tree.measure(np.ascontiguousarray(units.T))  # noqa: SLF001
+        steps, cells, _ = made.engine.tree.measure(np.ascontiguousarray(units.T))
         answers = np.hstack([steps, cells])
         theirs = best(lambda p=peer, a=answers: p.solve(a), 5)  # type: ignore[misc]
-        gap = np.abs(peer.solve(answers) - made._tree.projection.project(steps, cells)).max()  # noqa: SLF001
+        gap = np.abs(peer.solve(answers) - made.engine.tree.projection.project(steps, cells)).max()
         print(f"  optstream, whole release, {name:<28} {ours * 1e3:>9.2f} {1:>12}")
         print(f"  cvxpy with Clarabel, projection alone {'':<17} {theirs * 1e3:>9.2f} {theirs / ours:>12.0f}")
         print(f"    largest difference of the two optima {gap:.2g} of {np.abs(answers).max():.2g}")

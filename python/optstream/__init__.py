@@ -35,12 +35,13 @@ if TYPE_CHECKING:
     from optstream.estimate import Estimate
     from optstream.keys import CuratorKey, create_key, data_digest, read_key, rotate_key
     from optstream.ledger import Ledger, restore_ledger
+    from optstream.mechanism.candidates import Candidate
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
     from optstream.mechanism.tree_release import TreeRelease
-    from optstream.mechanism.tuning import Candidate, Tuning, tune
+    from optstream.mechanism.tuning import Tuning, tune
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
     from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
@@ -62,7 +63,7 @@ _HOMES = {
     "AsyncStream": "optstream.stream.asynchronous",
     "BucketSampling": "optstream.pipeline.sampling",
     "BudgetError": "optstream.errors",
-    "Candidate": "optstream.mechanism.tuning",
+    "Candidate": "optstream.mechanism.candidates",
     "ConflictError": "optstream.errors",
     "CubeNoise": "optstream.pipeline.perturbation",
     "CuratorKey": "optstream.keys",

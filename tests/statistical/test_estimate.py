@@ -14,10 +14,10 @@ import pytest
 import optstream as ops
 from optstream.ledger.memories import KEPT
 from optstream.mechanism import plan
+from optstream.mechanism.candidates import CHANGES
 from optstream.mechanism.loop import price_next
 from optstream.mechanism.release import Parts
 from optstream.mechanism.state import State, sealed
-from optstream.mechanism.tuning import CHANGES
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:

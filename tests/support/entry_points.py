@@ -512,11 +512,11 @@ INTERNAL = {
     "L1Sampling.positives LaplaceNoise.blocks LaplaceNoise.sample_costs GaussianNoise.blocks",
     "GaussianNoise.sample_costs Feature.refines Hierarchy.sums OptStream.read",
     "OptStream.draw OptStream.assemble OptStream.assemble_period Ledger.release_parts Ledger.enrol Ledger.kept",
-    "OptStream.changed OptStream.finish OptStream.following OptStream.named OptStream.remembered OptStream.variant",
+    "OptStream.changed OptStream.finish OptStream.following OptStream.remembered OptStream.variant",
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
     "Ledger.keep Ledger.keeper CuratorKey.digest audit.Audit.to_json audit.Audit.to_markdown audit.Audit.plot",
-    "audit.Audit.picture OptStream.whole Release.plot TreeRelease.plot Ledger.plot",
-    "Release.leaf_periods TreeRelease.leaf_periods OptStream.projected OptStream.settled OptStream.stated",
+    "audit.Audit.picture Release.plot TreeRelease.plot Ledger.plot",
+    "Release.leaf_periods TreeRelease.leaf_periods",
     "Ledger.witnessed AsyncStream.close",
 }
 """Methods that the library calls with what it has checked, or that other cases call."""

@@ -315,7 +315,7 @@ class TestWhatWasFound:
         """Two calibrations of one description must not draw the same bits at two scales."""
         made = ops.OptStream(ops.Guarantee(epsilon=1, w=W), sample=ops.EqualSampling(4), bounds=BOUNDS)
         halved = made.with_epsilon(Fraction(1, 2))
-        assert made.fingerprint != halved.fingerprint
+        assert made.engine.fingerprint != halved.engine.fingerprint
         key, units = _core.CuratorKey(bytes(32)), np.zeros((1, W), dtype=np.int64)
         noise = [mechanism.draw(units, (key, [b"same"])).values for mechanism in (made, made, halved)]
         np.testing.assert_array_equal(noise[0], noise[1])

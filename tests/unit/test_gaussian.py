@@ -17,8 +17,8 @@ from scipy import stats
 
 import optstream as ops
 from optstream import noise
-from optstream.mechanism import plan
-from optstream.mechanism.tuning import following
+from optstream.mechanism import description, plan
+from optstream.mechanism.candidates import following
 from optstream.privacy.accounting import (
     ChosenCosts,
     Cost,
@@ -195,7 +195,7 @@ def test_a_release_costs_epsilon_and_no_more(how: dict[str, Any], neighbours: An
     ]
     assert max(pure + epsilon_from(rho, guarantee.delta) for pure, rho in set(by_window(periods, 8))) == cost
     assert "delta" in str(mechanism.statement)
-    assert plan.build(plan.describe(mechanism)) == mechanism
+    assert plan.build(description.describe(mechanism)) == mechanism
 
 
 @pytest.mark.parametrize("how", PLANS)

@@ -111,7 +111,7 @@ class TestBudget:
         made = ops.OptStream(
             ops.Guarantee(epsilon=1, w=w), sample=ops.EqualSampling(k=2), bounds=(0, 10), hierarchy=tree
         )
-        scales = [Fraction(*plan.sample_scale) / plan.sensitivity for plan in made._tree.plans]
+        scales = [Fraction(*plan.sample_scale) / plan.sensitivity for plan in made.engine.tree.plans]
         measured = [step for period in range(2) for step in (period * w, period * w + w - 1)]
         worst = Fraction(0)
         for first, leaf_depth in itertools.product(range(w + 1), (1, 2)):

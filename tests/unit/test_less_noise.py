@@ -21,7 +21,7 @@ from distributions import (
 from hypothesis import given, settings
 
 import optstream as ops
-from optstream.mechanism import plan
+from optstream.mechanism import description, plan
 from optstream.privacy.accounting import StepCosts, TouchCost, epsilon_of, moved, window_costs, worst_window
 
 if TYPE_CHECKING:
@@ -75,15 +75,15 @@ class TestPrice:
 
         def noise(block: int) -> float:
             variance = made(sample, ops.CubeNoise(block=block), guarantee=guarantee)
-            lengths = np.array(variance._calibration.blocks)
-            return float((lengths * (lengths + 1) / 2).sum() / k / float(variance._calibration.budget.sample))
+            lengths = np.array(variance.engine.calibration.blocks)
+            return float((lengths * (lengths + 1) / 2).sum() / k / float(variance.engine.calibration.budget.sample))
 
         automatic = made(sample, ops.CubeNoise(), guarantee=guarantee)
-        lengths = np.array(automatic._calibration.blocks)
-        found = (lengths * (lengths + 1) / 2).sum() / k / float(automatic._calibration.budget.sample)
+        lengths = np.array(automatic.engine.calibration.blocks)
+        found = (lengths * (lengths + 1) / 2).sum() / k / float(automatic.engine.calibration.budget.sample)
         assert found == pytest.approx(min(noise(block) for block in range(1, k + 1)))
         if neighbours == "aligned":
-            assert automatic._calibration.blocks == (k,)
+            assert automatic.engine.calibration.blocks == (k,)
 
     def test_the_figures_of_the_design(self) -> None:
         """K = w = 48: mean absolute noise 31.5 alpha/epsilon sliding and 24.5 aligned, instead of 48."""
@@ -116,7 +116,7 @@ class TestPrice:
         noise = ops.CubeNoise(block=min(block, k) if block != "auto" else block)
         built = made(samples[kind], noise, guarantee=guarantee, features=features, hierarchy=levels)
         assert epsilon * (1 - Fraction(1, 2**40)) <= built.statement.epsilon <= epsilon
-        assert plan.build(plan.describe(built)) == built
+        assert plan.build(description.describe(built)) == built
 
     def test_lengths_of_buckets_may_change_at_no_cost(self) -> None:
         """With Laplace noise every step costs the same, whatever buckets the periods have."""
@@ -134,7 +134,7 @@ class TestPrice:
 class TestNoise:
     def test_blocks_of_steps_have_the_stated_cube_noise(self) -> None:
         built = made(ops.EqualSampling(k=W), ops.CubeNoise(block=4))
-        scale = Fraction(*built._calibration.plan.sample_scale)
+        scale = Fraction(*built.engine.calibration.plan.sample_scale)
         noise = np.round((built.release(np.full(W * 200_000, 500.0)).values - 500) / GRID).astype(np.int64)
         blocks = noise.reshape(-1, 4)
         self.check_cube(blocks, float(scale), 4)
@@ -143,7 +143,7 @@ class TestNoise:
         """A mean has whole multiples of grid / L, with L a common multiple of the lengths."""
         built = made(ops.BucketSampling(cuts=(2, 5, 6)), ops.CubeNoise(block=4))
         lengths, multiple = (2, 3, 1, 6), 6
-        scale = float(Fraction(*built._calibration.plan.sample_scale))
+        scale = float(Fraction(*built.engine.calibration.plan.sample_scale))
         released = built.release(np.full(W * 200_000, 500.0)).values.reshape(-1, W)
         starts = np.cumsum([0, *lengths[:-1]])
         # Steps of one bucket have its mean.
@@ -165,7 +165,7 @@ class TestNoise:
 
     def test_means_have_the_stated_laplace_noise(self) -> None:
         built = made(ops.BucketSampling(cuts=(4,)))
-        scale = float(Fraction(*built._calibration.plan.sample_scale))
+        scale = float(Fraction(*built.engine.calibration.plan.sample_scale))
         released = built.release(np.full(W * 200_000, 500.0)).values.reshape(-1, W)
         for start, length in ((0, 4), (4, 8)):
             sums = np.round((released[:, start] - 500) * length / GRID).astype(np.int64)

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 
 import optstream as ops
-from optstream.mechanism.plan import build, describe, digest
+from optstream.mechanism.description import describe, digest
+from optstream.mechanism.plan import build
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -86,7 +86,7 @@ def test_the_tree_and_clarabel_release_the_same_optimum(weights: str, sample: ob
         bounds=(0, 100),
         weights=weights,  # type: ignore[arg-type]
     )
-    answer_weights = made._calibration.answer_weights()
+    answer_weights = made.engine.calibration.answer_weights()
     problem = ConvexProjection(W, features, answer_weights, (0, 100))
     released = made.release(np.full((50, W), 2.0))
     everything = np.concatenate([released.values, *released.features], axis=1)

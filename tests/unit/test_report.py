@@ -18,7 +18,7 @@ import pytest
 
 import optstream as ops
 from optstream.cli.app import run
-from optstream.mechanism.plan import describe
+from optstream.mechanism.description import describe
 from optstream.pictures import statement_picture
 from optstream.report import Names, ledger_page, release_page, statement_html
 from optstream.report.chart import nice_ticks, step_ticks

@@ -14,7 +14,7 @@ import pytest
 
 import optstream as ops
 from optstream.cli.app import run
-from optstream.mechanism import plan
+from optstream.mechanism import description, plan
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -163,10 +163,10 @@ def test_misuse_is_refused(build: Callable[[], Any], match: str) -> None:
 
 def test_a_plan_file_of_what_was_found_gives_it_again(tmp_path: Path) -> None:
     made = ops.tune(guarantee(Fraction(1, 3)), bounds=(0, 1000), hierarchy=TREE).mechanism
-    (tmp_path / "plan.toml").write_text(plan.to_toml(made))
+    (tmp_path / "plan.toml").write_text(description.to_toml(made))
     assert ops.read_plan(tmp_path / "plan.toml") == made
     odd = ops.Hierarchy({'the "city"': None, "north side": 'the "city"', "süd": 'the "city"'})
-    (tmp_path / "odd.toml").write_text(plan.to_toml(made.changed(hierarchy=odd, level_split=None)))
+    (tmp_path / "odd.toml").write_text(description.to_toml(made.changed(hierarchy=odd, level_split=None)))
     assert ops.read_plan(tmp_path / "odd.toml").hierarchy == odd
 
 

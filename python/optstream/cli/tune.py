@@ -53,7 +53,7 @@ def tune(
     HISTORY says what the stream looks like: last year's public figures, or what was released before. Never give it raw
     private data: what is chosen from that would tell about it. Nothing is released and nothing is spent.
     """
-    from optstream.mechanism.plan import rational, to_toml  # noqa: PLC0415
+    from optstream.mechanism.description import rational, to_toml  # noqa: PLC0415
     from optstream.mechanism.tuning import tune as compare  # noqa: PLC0415
     from optstream.pictures import empty_figure  # noqa: PLC0415
     from optstream.privacy.guarantee import Guarantee  # noqa: PLC0415

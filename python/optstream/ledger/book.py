@@ -725,7 +725,7 @@ class Ledger:
         if mechanism.estimator is None or not numbers:
             return {}
         rows = mechanism.estimator.revised(memory, understood)
-        return {number: mechanism.named(row) for number, row in zip(numbers, rows, strict=True)}
+        return {number: mechanism.assembler.named(row) for number, row in zip(numbers, rows, strict=True)}
 
     def report(self, path: str | Path, streams: Sequence[str] | None = None, **names: Any) -> None:
         """Write a page about some streams, or all, for people who do not know differential privacy."""

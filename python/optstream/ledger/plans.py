@@ -18,7 +18,9 @@ from typing import TYPE_CHECKING, Any
 from optstream.errors import LedgerError, OptStreamError
 from optstream.ledger.database import raw
 from optstream.ledger.entries import digest_of
-from optstream.mechanism import plan
+from optstream.mechanism.description import canonical
+from optstream.mechanism.description import digest as plan_digest
+from optstream.mechanism.plan import build
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:
@@ -54,15 +56,15 @@ class PricedPlan:
         if not held:
             return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs)
         steps = {str(step): source for step, source in sorted(held.items())}
-        description = plan.canonical({**json.loads(mechanism.description), "held": steps})
-        return cls(mechanism, description, plan.digest(description), tuple(accounting.held(mechanism.costs, held)))
+        description = canonical({**json.loads(mechanism.description), "held": steps})
+        return cls(mechanism, description, plan_digest(description), tuple(accounting.held(mechanism.costs, held)))
 
     @classmethod
     def described(cls, description: str) -> PricedPlan:
         """Return the plan of a description, as this build prices it."""
         content = json.loads(description)
         sources = {int(step): source for step, source in content.pop("held", {}).items()}
-        return cls.of(plan.build(content), sources)
+        return cls.of(build(content), sources)
 
     @cached_property
     def costs_text(self) -> str:
@@ -228,7 +230,7 @@ class Plans:
 
 
 def _read(made: bytes, digest: bytes, description: str, costs: str) -> _Row:
-    if made != _id(description, costs) or digest != plan.digest(description):
+    if made != _id(description, costs) or digest != plan_digest(description):
         raise LedgerError(f"the plan {made.hex()[:12]} was altered")
     return _Row(description, digest, accounting.from_data(json.loads(costs)))
 

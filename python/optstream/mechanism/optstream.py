@@ -2,72 +2,47 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, replace
-from fractions import Fraction
+from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from importlib.metadata import version
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-from tqdm.auto import tqdm
-
-from optstream import _core
-from optstream.data.frames import read_leaves, read_periods
-from optstream.errors import ParameterError, ParameterTypeError
+from optstream.errors import ParameterError
 from optstream.estimate import Estimate
-from optstream.estimate.estimator import Estimator
-from optstream.mechanism.calibration import Calibration
-from optstream.mechanism.loop import Priced, draw_periods, price_next
-from optstream.mechanism.release import Parts, Release
+from optstream.mechanism import candidates, description
+from optstream.mechanism.assembly import Assembler
+from optstream.mechanism.engine import Engine
+from optstream.mechanism.parameters import check_choice, checked
+from optstream.mechanism.per_step import release_steps
+from optstream.mechanism.series import release_periods
 from optstream.mechanism.state import State
-from optstream.mechanism.tree_release import TreeMeasurement, assemble_tree, by_step, rounded_nodes, whole_sums
-from optstream.pipeline.features import Feature
-from optstream.pipeline.hierarchy import Hierarchy
-from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
-from optstream.pipeline.projection import ConvexProjection, tree_of
-from optstream.pipeline.reconstruction import Linear
-from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
-from optstream.pipeline.tree_projection import TreeProjection
-from optstream.privacy import budget
-from optstream.privacy.accounting import epsilon_of
-from optstream.privacy.guarantee import Guarantee
-from optstream.privacy.statement import Stage, Statement
+from optstream.mechanism.statements import steady
+from optstream.pipeline.sampling import BucketSampling
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
+    from fractions import Fraction
 
+    import numpy as np
     from numpy.typing import NDArray
 
+    from optstream import _core
+    from optstream.estimate.estimator import Estimator
     from optstream.estimate.memory import Memory
+    from optstream.mechanism.calibration import Calibration
+    from optstream.mechanism.engine import Periods
+    from optstream.mechanism.release import Parts
+    from optstream.pipeline.features import Feature
+    from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
+    from optstream.pipeline.reconstruction import Linear
     from optstream.pipeline.sampling import Sampling
     from optstream.privacy.accounting import Cost
-
-    _Arrays = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]
+    from optstream.privacy.guarantee import Guarantee
+    from optstream.privacy.statement import Statement
 
 __all__ = ["OptStream"]
-
-SAMPLERS = 1
-"""The version of the samplers: it changes whenever the same key, scales and data would give other noise."""
-STEADY = (
-    "Holds for one stream of periods, each released once, by this mechanism and by what follows it through the same "
-    "state or ledger."
-)
-"""What the statement of a mechanism is about, before there is data."""
-
-
-@dataclass(frozen=True, repr=False)
-class Periods:
-    """Raw data on its way into a release, as integers of the grid."""
-
-    units: NDArray[np.int64]
-    """An array of periods, streams and steps."""
-    restore: Callable[[NDArray[np.float64]], Any]
-    """Gives released numbers the form of the data."""
 
 
 @dataclass(frozen=True, init=False)
@@ -143,52 +118,12 @@ class OptStream:
         level_split: Sequence[float | Fraction | Decimal] | None = None,
         integers: bool = False,
     ) -> None:
-        _check_type("guarantee", guarantee, Guarantee)
-        _check_type("sample", sample, EqualSampling, L1Sampling, BucketSampling)
-        for feature in features:
-            _check_type("features", feature, Feature)
-            if feature.w != guarantee.w:
-                raise ParameterError(f"features hold a partition of {feature.w} steps, but must have w = {guarantee.w}")
-        _check_choice("calibration", calibration, "sound", "paper")
-        if weights is None:
-            weights = "variance" if calibration == "sound" else "paper"
-        _check_choice("weights", weights, "variance", "paper")
-        fields = {
-            "guarantee": guarantee,
-            "sample": sample,
-            "features": tuple(features),
-            "bounds": bounds,
-            "perturb": LaplaceNoise() if perturb is None else perturb,
-            "reconstruct": Linear() if reconstruct is None else reconstruct,
-            "retune": retune,
-            "calibration": calibration,
-            "weights": weights,
-            "grid": _core.default_grid(guarantee.alpha) if grid is None else grid,
-            "hierarchy": hierarchy,
-            "level_split": _level_shares(hierarchy, level_split),
-            "integers": integers,
-        }
-        _check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise, GaussianNoise)
-        if isinstance(perturb, GaussianNoise) and not guarantee.delta:
-            raise ParameterError("delta is 0, but must be positive for GaussianNoise: Guarantee(..., delta=1e-6)")
-        if calibration == "paper" and (
-            (perturb is not None and perturb != LaplaceNoise())
-            or isinstance(sample, BucketSampling)
-            or isinstance(reconstruct, Estimate)
-        ):
-            raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
-        _check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
-        _check_type("retune", retune, bool)
-        _check_type("integers", integers, bool)
-        if retune and (
-            not (isinstance(reconstruct, Estimate) and reconstruct.memory) or isinstance(sample, L1Sampling)
-        ):
-            raise ParameterError("retune is True, but must be False with L1Sampling or without an Estimate with memory")
-        for name, value in fields.items():
+        given = {name: value for name, value in locals().items() if name not in {"self", "split"}}
+        for name, value in checked(given).items():
             object.__setattr__(self, name, value)
-        object.__setattr__(self, "split", self._calibrated(guarantee, ()).shares_of(split))
+        object.__setattr__(self, "split", self.engine.calibrated(guarantee, ()).shares_of(split))
         # Building the plan now finds what is wrong before there is any data.
-        _ = self._calibration.plan if hierarchy is None else self._tree
+        _ = self.engine.calibration.plan if hierarchy is None else self.engine.tree
         if self.estimator is not None:
             self.estimator.check()
 
@@ -200,123 +135,20 @@ class OptStream:
         for name, value in state.items():
             object.__setattr__(self, name, value)
 
-    def _calibrated(
-        self, guarantee: Guarantee, split: tuple[Fraction, ...], part: Fraction = Fraction(1)
-    ) -> Calibration:
-        return Calibration(
-            guarantee=guarantee,
-            sample=self.sample,
-            perturb=self.perturb,
-            features=self.features,
-            split=split,
-            printed=self.calibration == "paper",
-            weights=self.weights,
-            grid=self.grid,
-            bounds=self.bounds,
-            part=part,
-        )
+    @cached_property
+    def engine(self) -> Engine:
+        """What draws periods."""
+        return Engine(self)
 
     @cached_property
-    def _calibration(self) -> Calibration:
-        """The noise of a single stream."""
-        return self._calibrated(self.guarantee, self.split)
-
-    @cached_property
-    def levels(self) -> tuple[Calibration, ...]:
-        """The noise of each level of the hierarchy, with its share of epsilon; of the one stream without one."""
-        if self.hierarchy is None:
-            return (self._calibration,)
-        epsilon = self.guarantee.epsilon
-        if isinstance(self.perturb, GaussianNoise):
-            return tuple(self._calibrated(self.guarantee, self.split, share) for share in self.level_split)
-        parts = (self.guarantee.with_epsilon(epsilon * share) for share in self.level_split)
-        return tuple(self._calibrated(part, self.split) for part in parts)
-
-    @property
-    def plans(self) -> Sequence[_core.Plan]:
-        """What measures each level of the hierarchy, or the one stream."""
-        return (self._plan,) if self.hierarchy is None else self._tree.plans
-
-    def settled(self, steps: NDArray[np.float64], cells: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the values of all nodes of a hierarchy from what was measured of one period."""
-        tree = self._tree
-        return whole_sums(tree.hierarchy, tree.projection.project(steps, cells), self.grid, self.bounds)
-
-    @cached_property
-    def _tree(self) -> TreeMeasurement:
-        hierarchy = self.hierarchy
-        if hierarchy is None:
-            raise ParameterError("hierarchy is None, but must be given to release a tree")
-        below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
-        plans = [
-            level.build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
-            for depth, level in enumerate(self.levels)
-        ]
-        # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
-        # it would be in a single stream; the variance of Gaussian noise is, so that there it is the share.
-        power = 1 if isinstance(self.perturb, GaussianNoise) else 2
-        shares = np.array([float(share) for share in self.level_split])
-        weights = self._calibration.answer_weights()
-        first = np.cumsum([self.guarantee.w, *(feature.size for feature in self.features)])[:-1]
-        projection = TreeProjection(
-            hierarchy,
-            self.features,
-            shares[hierarchy.depths] ** power,
-            weights[: self.guarantee.w],
-            [float(weights[index]) for index in first],
-            bounds=self.bounds,
-        )
-        return TreeMeasurement(hierarchy, plans, projection, self.bounds)
-
-    @cached_property
-    def estimator(self) -> Estimator | None:
-        """What turns measured periods into estimates, if they are."""
-        if not isinstance(self.reconstruct, Estimate):
-            return None
-        return Estimator(self.reconstruct, self.levels, self.hierarchy)
-
-    @cached_property
-    def _plan(self) -> _core.Plan:
-        """The plan of a single stream. An estimate wants what was measured, not what was made consistent."""
-        return self._calibration.plan if self.estimator is None else self._calibration.build_plan(None)
-
-    @cached_property
-    def _projection(self) -> ConvexProjection | None:
-        """Clarabel's problem, where the features form no chain."""
-        if self.estimator or not self.features or tree_of(self.guarantee.w, self.features) is not None:
-            return None
-        return ConvexProjection(self.guarantee.w, self.features, self._calibration.answer_weights(), self.bounds)
+    def assembler(self) -> Assembler:
+        """What puts releases together."""
+        return Assembler(self)
 
     @cached_property
     def statement(self) -> Statement:
         """What one window costs, stage by stage. No data is needed."""
-        guarantee = self.guarantee
-        if self.hierarchy is None:
-            stages, assumptions = self._calibration.described(), []
-        else:
-            assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
-            named = ((level, f"{{}} level {depth}") for depth, level in enumerate(self.levels))
-            stages = [stage for level, name in named for stage in level.described(name)]
-        if self.retune:
-            stages = [replace(stage, does=f"at first {stage.does}; later as releases suggest") for stage in stages]
-        return Statement(
-            guarantee=guarantee,
-            epsilon=self.steady_epsilon,
-            scope=STEADY,
-            stages=tuple(stages),
-            calibration=self.calibration,
-            weights=self.weights,
-            grid=self.grid,
-            bounds=(float(self.bounds[0]), float(self.bounds[1])),
-            assumptions=(
-                f"one entity changes the value of any one step by at most {guarantee.alpha:g}",
-                "no period is released twice, and nothing else is released from the same data",
-                "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data"
-                + (", but for what was released of it" if self.retune else ""),
-                *assumptions,
-            ),
-            version=version("optstream"),
-        )
+        return steady(self)
 
     @classmethod
     def auto(
@@ -354,18 +186,16 @@ class OptStream:
             >>> mechanism.sample.k, mechanism.retune
             (48, True)
         """
-        from optstream.mechanism.tuning import tune  # noqa: PLC0415  (which makes mechanisms)
-
-        found = tune(
+        plain = cls(
             guarantee,
+            sample=BucketSampling(1),
             bounds=bounds,
-            scale=scale,
-            season=season,
             features=features,
             grid=grid,
             hierarchy=hierarchy,
-            buckets=True,
+            reconstruct=Estimate(season=season),
         )
+        found = candidates.compare(plain, plain.remembered(), scale, buckets=True)
         return found.mechanism.changed(retune=True, integers=integers)
 
     def release(
@@ -398,67 +228,90 @@ class OptStream:
             SolverError: Post-processing failed. Nothing is released, but the noise has been drawn: count the budget as
                 spent unless nobody can have seen the failure.
         """
-        _check_choice("emit", emit, "period", "step")
+        check_choice("emit", emit, "period", "step")
         known = State.read(state, self)
         known.skip_to(period)
-        if emit == "step":
-            from optstream.mechanism.per_step import release_steps  # noqa: PLC0415  (which knows mechanisms)
+        return release_steps(self, x, known) if emit == "step" else release_periods(self, x, known)
 
-            return release_steps(self, x, known)
-        if self.hierarchy is None and self.estimator is None and price_next(self, known, known.next).mechanism == self:
-            return self._released_at_once(x, known)
-        periods = self.read(x)
-        work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
-        drawn, interpreted = [], []
-        for result in draw_periods(self, work, known):
-            drawn.append(result)
-            if known.memory is not None:
-                interpreted.append(known.memory.understood)
-        revised = None
-        if self.estimator is not None and self.estimator.estimate.revise and known.memory is not None:
-            rows = self.estimator.revised(known.memory, interpreted)
-            revised = periods.restore(self.whole(rows)[:, 0] if self.hierarchy is None else by_step(self.whole(rows)))
-        made = self.assemble(
-            [result.parts for result in drawn], periods.restore, [one.priced.mechanism for one in drawn]
-        )
-        statement = self.stated([result.priced for result in drawn], known, len(drawn))
-        return replace(made, revised=revised, statement=statement, state=known.to_data(self.guarantee))
+    def with_epsilon(self, epsilon: Fraction) -> OptStream:
+        """Return the same mechanism with another budget.
 
-    def _released_at_once(self, x: Any, known: State) -> Release:
-        """Return all periods of a single stream without an estimate, by one call into Rust."""
-        rows, restore = read_periods(x, self.guarantee.w)
-        priced = price_next(self, known, known.next)
-        made = self._assembled(self.projected(*self._calibration.plan.release(rows)), restore)
-        periods = len(made._rows)  # noqa: SLF001
-        statement = self.stated([priced], known, periods)
-        known.advance(known.next + periods - 1, self.costs)
-        return replace(made, statement=statement, state=known.to_data(self.guarantee))
+        >>> from fractions import Fraction
+        >>> mechanism = OptStream(Guarantee(epsilon=1, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
+        >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
+        Fraction(1, 2)
+        """
+        return self.changed(guarantee=self.guarantee.with_epsilon(epsilon))
 
-    def stated(self, priced: Sequence[Priced], known: State, periods: int) -> Statement:
-        """Return what a call states: the price of all windows that it knows of."""
-        count = "this period" if periods == 1 else f"these {periods} periods"
-        scope = (
-            f"Holds for every window that meets {count}, with all that was released before through the state that was "
-            "handed over."
-        )
-        if not known.handed_over:
-            scope = (
-                f"Holds for one call and one stretch of data, {count}: windows that also meet periods released by "
-                "another call are not priced. Hand release.state to the next call, or release through a ledger."
-            )
-        epsilon = max(one.epsilon for one in priced)
-        return replace(self.statement, epsilon=epsilon, scope=scope, stages=self._stages_of(priced))
+    def changed(self, **changes: Any) -> OptStream:
+        """Return the same mechanism with other parameters."""
+        return OptStream(**{name: getattr(self, name) for name in self.__dataclass_fields__} | changes)
 
-    def _stages_of(self, priced: Sequence[Priced]) -> tuple[Stage, ...]:
-        """Return the stages of what was drawn, which has a smaller budget where a window over a change needs it."""
-        if self.retune:
-            return self.statement.stages
-        counts = Counter(one.mechanism for one in priced)
-        return tuple(
-            stage if len(counts) == 1 else replace(stage, does=f"{stage.does}, in {count} of {len(priced)} periods")
-            for mechanism, count in counts.items()
-            for stage in mechanism.statement.stages
-        )
+    @cached_property
+    def description(self) -> str:
+        """Every public parameter, as canonical JSON."""
+        return description.canonical(description.describe(self))
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What stands for the mechanism in a ledger."""
+        return description.digest(self.description)
+
+    # What the loop, streams and ledgers ask of a mechanism.
+
+    @property
+    def levels(self) -> tuple[Calibration, ...]:
+        """The noise of each level of the hierarchy, or of the one stream."""
+        return self.engine.levels
+
+    @property
+    def estimator(self) -> Estimator | None:
+        """What turns measured periods into estimates, if they are."""
+        return self.engine.estimator
+
+    @property
+    def noise_scale(self) -> float:
+        """The scale of the noise on measured values of a single stream, in the units of the data."""
+        return self.engine.calibration.scale
+
+    @property
+    def costs(self) -> tuple[Cost, ...]:
+        """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
+        return self.engine.costs
+
+    @property
+    def steady_epsilon(self) -> Fraction:
+        """What the worst window of an endless stream of such periods costs."""
+        return self.engine.steady_epsilon
+
+    def read(self, x: Any) -> Periods:
+        """Return the data of whole periods as integers of the grid. Nothing is drawn.
+
+        Raises:
+            DataError: The data is empty, not a whole number of periods, or not finite.
+        """
+        return self.engine.read(x)
+
+    def draw(self, units: NDArray[np.int64], retry: tuple[_core.CuratorKey, Sequence[bytes]] | None = None) -> Parts:
+        """Draw the release of one period; see :meth:`Engine.draw`."""
+        return self.engine.draw(units, retry)
+
+    def assemble(
+        self,
+        parts: Sequence[Parts],
+        restore: Callable[[NDArray[np.float64]], Any],
+        made: Sequence[OptStream] | None = None,
+    ) -> Any:
+        """Return the release of drawn periods in the form of the data that was read; see :meth:`Assembler.periods`."""
+        return self.assembler.periods(parts, restore, made)
+
+    def assemble_period(
+        self, parts: Parts, period: int, start: int | datetime | None = None, statement: Statement | None = None
+    ) -> Any:
+        """Return the release of one period of a stream: an array, or for a hierarchy an array for every node."""
+        return self.assembler.period(parts, period, start, statement)
+
+    # What a mechanism makes of what was released before.
 
     def remembered(self, state: Mapping[str, Any] | None = None) -> Memory:
         """Return what an estimate knows before anything is released, or what it knew in a state that it gave.
@@ -473,11 +326,7 @@ class OptStream:
 
     def following(self, memory: Memory) -> OptStream:
         """Return the mechanism that fits what is remembered: this one, unless it tunes itself. It is not priced."""
-        if not self.retune:
-            return self
-        from optstream.mechanism.tuning import following  # noqa: PLC0415
-
-        return following(self, memory)
+        return candidates.following(self, memory) if self.retune else self
 
     def variant(self, **choice: Any) -> OptStream:
         """Return the mechanism of one period of a mechanism that tunes itself, built once for every choice."""
@@ -500,259 +349,5 @@ class OptStream:
     @cached_property
     def choice(self) -> dict[str, Any]:
         """What a mechanism that tunes itself may change."""
-        from optstream.mechanism import plan  # noqa: PLC0415
-
-        return {name: plan.describe(self)[name] for name in ("sample", "perturb")}
-
-    @cached_property
-    def costs(self) -> tuple[Cost, ...]:
-        """What one period costs, on the steps 0 to w - 1: what the accountant adds up and a ledger charges."""
-        # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
-        return tuple(cost for level in self.levels for stage in level.true_costs().values() for cost in stage)
-
-    @cached_property
-    def steady_epsilon(self) -> Fraction:
-        """What the worst window of an endless stream of such periods costs."""
-        return epsilon_of(self.costs, self.guarantee)
-
-    @cached_property
-    def description(self) -> str:
-        """Every public parameter, as canonical JSON."""
-        from optstream.mechanism import plan  # noqa: PLC0415  (which makes mechanisms)
-
-        return plan.canonical(plan.describe(self))
-
-    @cached_property
-    def digest(self) -> bytes:
-        """What stands for the mechanism in a ledger."""
-        from optstream.mechanism import plan  # noqa: PLC0415
-
-        return plan.digest(self.description)
-
-    def with_epsilon(self, epsilon: Fraction) -> OptStream:
-        """Return the same mechanism with another budget.
-
-        >>> from fractions import Fraction
-        >>> mechanism = OptStream(Guarantee(epsilon=1, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
-        >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
-        Fraction(1, 2)
-        """
-        return self.changed(guarantee=self.guarantee.with_epsilon(epsilon))
-
-    def changed(self, **changes: Any) -> OptStream:
-        """Return the same mechanism with other parameters."""
-        return OptStream(**{name: getattr(self, name) for name in self.__dataclass_fields__} | changes)
-
-    def read(self, x: Any) -> Periods:
-        """Return the data of whole periods as integers of the grid. Nothing is drawn.
-
-        Raises:
-            DataError: The data is empty, not a whole number of periods, or not finite.
-        """
-        w = self.guarantee.w
-        if self.hierarchy is None:
-            rows, restore = read_periods(x, w)
-            return Periods(_core.quantise(rows, self.bounds, self.grid).reshape(-1, 1, w), restore)
-        data, restore = read_leaves(x, self.hierarchy, w)
-        units = _core.quantise(data, self.bounds, self.grid).reshape(-1, w, data.shape[1])
-        return Periods(np.ascontiguousarray(units.transpose(0, 2, 1)), restore)
-
-    def draw(self, units: NDArray[np.int64], retry: tuple[_core.CuratorKey, Sequence[bytes]] | None = None) -> Parts:
-        """Draw the release of one period, given as a row of integers of the grid for every stream.
-
-        With a curator's key and a context the noise is a function of them and of the data, so that a retry repeats it
-        bit for bit. The context must tell apart whatever may be released: see :class:`Ledger`.
-        """
-        if retry is not None:
-            # Two builds that calibrate one description differently must not draw the same bits at two scales.
-            retry = retry[0], [*retry[1], self.fingerprint]
-        if self.hierarchy is None:
-            return Parts(*self.projected(*self._plan.measure(units, retry)))
-        if self.estimator is not None:
-            return Parts(*self._tree.measure(units, retry))
-        return Parts(self._tree.draw(units, self.grid, retry), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
-
-    @cached_property
-    def fingerprint(self) -> bytes:
-        """What keyed noise depends on besides the context: samplers, sensitivities, scales, blocks, runs and grid."""
-        content = [
-            (
-                level.sampler_inputs(),
-                level.plan.sensitivity,
-                level.plan.reach,
-                level.plan.selection_scales,
-                level.plan.sample_scale,
-                level.plan.feature_scales,
-                level.blocks,
-                level.gaussian,
-                level.grid,
-                # Equal bounds are one pair, whether they were given as ints or floats.
-                tuple(map(float, level.bounds)),
-            )
-            for level in self.levels
-        ]
-        return sha256(repr((SAMPLERS, content)).encode()).digest()
-
-    def assemble(
-        self,
-        parts: Sequence[Parts],
-        restore: Callable[[NDArray[np.float64]], Any],
-        made: Sequence[OptStream] | None = None,
-    ) -> Any:
-        """Return the release of drawn periods in the form of the data that was read.
-
-        Args:
-            parts: The periods.
-            restore: Gives released numbers the form of the data.
-            made: The mechanism of each period, where budgets differ; they measure alike unless there is an estimate.
-        """
-        if self.hierarchy is not None:
-            return assemble_tree(
-                np.stack([part.values for part in parts]),
-                restore,
-                hierarchy=self.hierarchy,
-                features=self.features,
-                statement=self.statement,
-                noise=[one.level_noise for one in made or [self] * len(parts)],
-                deviations=None if self.estimator is None else np.stack([part.deviations for part in parts]),
-                integers=self.integers,
-            )
-        if self.estimator is not None:
-            return self._release(
-                np.concatenate([part.values for part in parts]),
-                np.concatenate([part.cells for part in parts]),
-                restore,
-                None,
-                _knots=np.empty((0, 0), dtype=np.int64),
-                _deviations=np.concatenate([part.deviations for part in parts]),
-            )
-        if len(parts) == 1:
-            arrays = parts[0].values, parts[0].cells, parts[0].knots
-        else:
-            arrays = (
-                np.concatenate([part.values for part in parts]),
-                np.concatenate([part.cells for part in parts]),
-                np.concatenate([part.knots for part in parts]),
-            )
-        scales = None if made is None else np.array([mechanism.noise_scale for mechanism in made])
-        return self._assembled(arrays, restore, scales)
-
-    def assemble_period(
-        self, parts: Parts, period: int, start: int | datetime | None = None, statement: Statement | None = None
-    ) -> Any:
-        """Return the release of one period of a stream: an array, or for a hierarchy an array for every node."""
-
-        def restore(values: NDArray[np.float64]) -> Any:
-            return self.named(values if self.hierarchy is None else values.T)
-
-        begin = period * self.guarantee.w if start is None else start
-        made = self.assemble([parts], restore)
-        return replace(made, period=period, start=begin, statement=statement or made.statement)
-
-    def whole(self, rows: NDArray[np.float64]) -> NDArray[Any]:
-        """Return periods, streams and steps as whole numbers, if values are."""
-        if not self.integers:
-            return rows
-        made = np.rint(rows) if self.hierarchy is None else rounded_nodes(self.hierarchy, rows)
-        return made.astype(np.int64)
-
-    def named(self, rows: NDArray[np.float64]) -> Any:
-        """Return one period of a stream, given as one row for every stream: an array, or one for every node."""
-        return rows.ravel() if self.hierarchy is None else dict(zip(self.hierarchy.nodes, rows, strict=True))
-
-    def projected(self, steps: NDArray[np.float64], cells: NDArray[np.float64], knots: NDArray[np.uint64]) -> _Arrays:
-        """Apply the projection that is not part of the plan, in place."""
-        if self._projection is not None:
-            for step_row, cell_row in zip(steps, cells, strict=True):
-                step_row[:], cell_row[:] = self._projection.project(step_row, cell_row)
-        return steps, cells, knots.astype(np.int64)
-
-    @property
-    def noise_scale(self) -> float:
-        """The scale of the noise on measured values of a single stream, in the units of the data."""
-        return self._calibration.scale
-
-    def _assembled(
-        self, arrays: _Arrays, restore: Callable[[NDArray[np.float64]], Any], scales: NDArray[np.float64] | None = None
-    ) -> Release:
-        steps, cells, knots = arrays
-        return self._release(
-            steps,
-            cells,
-            restore,
-            scales,
-            _knots=knots,
-            _blocks=self._calibration.blocks,
-            _gaussian=self._calibration.gaussian,
-            _buckets=self.sample.runs(self.guarantee.w) if isinstance(self.sample, BucketSampling) else None,
-        )
-
-    @cached_property
-    def level_noise(self) -> tuple[Release, ...]:
-        """The noise of each level, as releases of zeros: what :meth:`TreeRelease.interval` takes widths from."""
-        w, none = self.guarantee.w, np.zeros((1, self.guarantee.w))
-        buckets = self.sample.runs(w) if isinstance(self.sample, BucketSampling) else None
-        # Steps that were chosen from the data are not kept; the noise of a measured step covers those in between too.
-        knots = self.sample.steps(w) if isinstance(self.sample, EqualSampling) else range(w)
-        return tuple(
-            Release(
-                values=none,
-                features=(),
-                statement=self.statement,
-                _rows=none,
-                _knots=np.array([knots], dtype=np.int64),
-                _scales=np.array([level.scale]),
-                _grid=self.grid,
-                _blocks=level.blocks if isinstance(self.sample, (EqualSampling, BucketSampling)) else None,
-                _buckets=buckets,
-            )
-            for level in self.levels
-        )
-
-    def _release(
-        self,
-        steps: NDArray[np.float64],
-        cells: NDArray[np.float64],
-        restore: Callable[[NDArray[np.float64]], Any],
-        scales: NDArray[np.float64] | None,
-        **how: Any,
-    ) -> Release:
-        ends = accumulate((feature.size for feature in self.features), initial=0)
-        if self.integers:
-            steps = np.rint(steps) + 0.0
-            sums = [steps @ np.eye(feature.size)[list(feature.labels)] for feature in self.features]
-            cells = np.concatenate([*sums, np.empty((len(steps), 0))], axis=1)
-        return Release(
-            values=restore(steps.astype(np.int64) if self.integers else steps),
-            features=tuple(cells[:, low:high] for low, high in pairwise(ends)),
-            statement=self.statement,
-            _rows=steps,
-            _scales=np.full(len(steps), self._calibration.scale) if scales is None else scales,
-            # What rounding does is part of what an interval covers.
-            _grid=self.grid + 0.5 * self.integers,
-            **how,
-        )
-
-
-def _level_shares(
-    hierarchy: Hierarchy | None, split: Sequence[float | Fraction | Decimal] | None
-) -> tuple[Fraction, ...]:
-    levels = 0
-    if hierarchy is not None:
-        _check_type("hierarchy", hierarchy, Hierarchy)
-        levels = hierarchy.levels
-    split = (1,) * levels if split is None else split
-    if len(split) != levels:
-        raise ParameterError(f"level_split has {len(split)} shares, but must have {levels}, one per level")
-    return budget.shares("level_split", split)
-
-
-def _check_type(name: str, value: object, *kinds: type) -> None:
-    if not isinstance(value, kinds):
-        wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be {wanted}")
-
-
-def _check_choice(name: str, value: str, *choices: str) -> None:
-    if not isinstance(value, str) or value not in choices:
-        raise ParameterError(f"{name} is {value!r}, but must be {' or '.join(map(repr, choices))}")
+        described = description.describe(self)
+        return {name: described[name] for name in ("sample", "perturb")}

@@ -7,6 +7,7 @@ out what has not ended. The period's measurements are those of a release of whol
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ from optstream import _core
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.mechanism.loop import Priced, price_next
 from optstream.mechanism.release import Parts, Release, cube_half_width, half_width
+from optstream.mechanism.statements import stated
 from optstream.mechanism.tree_release import TreeRelease, assemble_tree, by_step, whole_sums
 
 if TYPE_CHECKING:
@@ -160,7 +162,7 @@ class Walk:
         self.priced, self.period, self.held = priced, period, held
         self._mechanism = mechanism
         depths = [0] if mechanism.hierarchy is None else mechanism.hierarchy.depths
-        self._levels = [np.flatnonzero(np.array(depths) == depth) for depth in range(len(mechanism.plans))]
+        self._levels = [np.flatnonzero(np.array(depths) == depth) for depth in range(len(mechanism.engine.plans))]
         nodes = len(depths)
         self.units = np.empty((1 if mechanism.hierarchy is None else len(mechanism.hierarchy.leaves), 0), np.int64)
         """The steps that have come, of every leaf."""
@@ -191,10 +193,10 @@ class Walk:
         hierarchy = self._mechanism.hierarchy
         units = self.units if hierarchy is None else hierarchy.sums(self.units)
         if retry is not None:
-            retry = retry[0], [*retry[1], self._mechanism.fingerprint]
+            retry = retry[0], [*retry[1], self._mechanism.engine.fingerprint]
         sample: int | None = None
         ended: list[int] = []
-        for depth, (plan, rows) in enumerate(zip(self._mechanism.plans, self._levels, strict=True)):
+        for depth, (plan, rows) in enumerate(zip(self._mechanism.engine.plans, self._levels, strict=True)):
             own = retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")])
             pending = [self.pending[row] for row in rows]
             sample, values, ended, sums, pending = _core.measure_step(
@@ -249,24 +251,24 @@ class Walk:
         return Stepped(self._whole(values), None, noise)
 
     def _whole(self, values: Array) -> Array:
-        return np.asarray(self._mechanism.whole(values.reshape(1, -1, 1))[0, :, 0] + 0.0, dtype=np.float64)
+        return np.asarray(self._mechanism.assembler.whole(values.reshape(1, -1, 1))[0, :, 0] + 0.0, dtype=np.float64)
 
     def finish(self, state: State) -> Parts:
         """Return the whole period from all that was measured, and let the state remember it."""
         mechanism = self._mechanism
         parts = [
             _core.finish_steps(plan, self.samples[rows], self.cells[rows])
-            for plan, rows in zip(mechanism.plans, self._levels, strict=True)
+            for plan, rows in zip(mechanism.engine.plans, self._levels, strict=True)
         ]
         steps, cells = (np.concatenate([part[index] for part in parts]) for index in (0, 1))
         if mechanism.hierarchy is None:
-            made = Parts(*mechanism.projected(steps, cells, parts[0][2]))
+            made = Parts(*mechanism.engine.projected(steps, cells, parts[0][2]))
         elif mechanism.estimator is not None:
             made = Parts(
                 steps, cells, np.broadcast_to(parts[0][2], (len(steps), parts[0][2].shape[1])).astype(np.int64)
             )
         else:
-            made = Parts(mechanism.settled(steps, cells), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
+            made = Parts(mechanism.engine.settled(steps, cells), np.empty((0, 0)), np.empty((0, 0), dtype=np.int64))
         return made if state.memory is None else mechanism.finish(made, self.period, state.memory)
 
     def to_data(self) -> dict[str, Any]:
@@ -336,9 +338,9 @@ def release_steps(mechanism: OptStream, x: Any, known: State) -> Any:
         held = walk.held
     w, count = mechanism.guarantee.w, len(drawn)
     nodes = np.stack([step.values for step in steps]).reshape(count, w, -1).transpose(0, 2, 1)
-    better = mechanism.whole(np.stack([parts.values for _, parts in drawn]))
+    better = mechanism.assembler.whole(np.stack([parts.values for _, parts in drawn]))
     single = mechanism.hierarchy is None
-    statement = mechanism.stated([priced for priced, _ in drawn], known, count)
+    statement = stated(mechanism, [priced for priced, _ in drawn], known, count)
     extra = {
         "statement": statement,
         "revised": periods.restore(better[:, 0] if single else by_step(better)),
@@ -355,7 +357,7 @@ def release_steps(mechanism: OptStream, x: Any, known: State) -> Any:
             hierarchy=mechanism.hierarchy,
             features=mechanism.features,
             statement=statement,
-            noise=[priced.mechanism.level_noise for priced, _ in drawn],
+            noise=[priced.mechanism.assembler.level_noise for priced, _ in drawn],
             deviations=deviations,
             integers=mechanism.integers,
         )
@@ -384,8 +386,6 @@ def restored(data: Mapping[str, Any], mechanism: OptStream, state: State) -> Wal
     Raises:
         ParameterError: It is something else.
     """
-    from fractions import Fraction  # noqa: PLC0415
-
     chosen = mechanism if state.memory is None else mechanism.following(state.memory)
     try:
         epsilon, price = Fraction(data["epsilon"]), Fraction(data["price"])
