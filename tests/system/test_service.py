@@ -897,6 +897,60 @@ def test_a_hierarchy_is_served_from_an_sqlite_file(environment: dict[str, str], 
     )
 
 
+POOLED = """
+    [pools.riders]
+    epsilon = 1
+    w = 4
+    [streams.trips]
+    plan = "small.toml"
+    pool = "riders"
+    [streams.fares]
+    plan = "small.toml"
+    pool = "riders"
+    """
+
+
+def test_declared_members_of_a_pool_share_its_budget(tmp_path: Path, environment: dict[str, str]) -> None:
+    (tmp_path / "small.toml").write_text(
+        "epsilon = 0.6\nw = 4\nalpha = 1\nbounds = [0, 20_000]\nsample = { kind = 'equal', k = 4 }\n"
+    )
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as made:
+        identity = made.identity
+    config = tmp_path / "service.toml"
+    text = settings_text("ledger.db", identity, streams=["alone"])
+    config.write_text(POOLED + text)
+    with serving(config, environment, tmp_path) as (server,):
+        steps = [{"when": step, "value": RAW} for step in range(8)]
+        assert len(server.push("trips", steps).json()["released"]) == 2
+        assert error_of(server.push("fares", steps[:4])) == (403, "BudgetError")
+        budget = server.get("/streams/trips/budget").json()
+        assert budget["pool"] == {
+            "name": "riders",
+            "epsilon": {"exact": "1", "decimal": 1.0},
+            "w": 4,
+            "left": {"exact": "2/5", "decimal": 0.4},
+        }
+        assert server.get("/streams/alone/budget").json()["pool"] is None
+        wanted = 'optstream_pool_left_epsilon{pool="riders",stream="trips"} 0.4'
+        # Gauges are set when the service looks at the ledger, every few seconds.
+        end = time.monotonic() + PATIENCE
+        while wanted not in server.get("/metrics").text:
+            assert time.monotonic() < end
+            time.sleep(0.1)
+    with ops.Ledger(tmp_path / "ledger.db") as kept:
+        assert set(kept.pool("riders").members) == {"trips", "fares"}
+        assert kept.history("fares") == ()
+        assert kept.verify().problems == ()
+    # A restart finds the pool as it is; settings that promise something else are refused.
+    with serving(config, environment, tmp_path) as (server,):
+        assert server.get("/streams/fares/budget").json()["pool"]["left"]["exact"] == "2/5"
+    config.write_text(config.read_text().replace("epsilon = 1\n", "epsilon = 2\n", 1))
+    command = [sys.executable, "-m", "optstream", "serve", "--config", str(config), "--check"]
+    refused = subprocess.run(command, env=environment, check=False, capture_output=True, text=True)
+    assert refused.returncode != 0
+    assert "pools.riders" in refused.stderr
+
+
 def test_the_walk_through_of_the_document_runs(environment: dict[str, str], tmp_path: Path) -> None:
     text = (ROOT / "docs" / "service.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)

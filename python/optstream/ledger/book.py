@@ -664,6 +664,16 @@ class Ledger:
             raise ParameterError(f"last is {last}, but must be at least first, which is {first}")
         return self._plans.prices(self._log.look(stream, first, last), first, last)
 
+    def pool_price(self, pool: str, first: int, last: int) -> Fraction:
+        """Return the worst cost of any window over all members of a pool that meets the steps ``first`` to ``last``."""
+        chain = POOL + checked_name(pool)
+        for name, step in (("first", first), ("last", last)):
+            if isinstance(step, bool) or not isinstance(step, int):
+                raise ParameterTypeError(f"{name} is of type {type(step).__name__}, but must be an int")
+        if not 0 <= first <= last <= LARGEST:
+            raise ParameterError(f"first and last are {first} and {last}, but must be from 0 to {LARGEST}, in order")
+        return self._pools.worst(chain, first, last)
+
     def void(self, stream: str, period: int, why: str) -> None:
         """Let nothing be released for a period; what it was charged stays charged, and its observations are forgotten.
 

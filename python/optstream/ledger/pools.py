@@ -113,7 +113,15 @@ class Pools:
 
     def look(self, pool: str, charged: Iterable[Share]) -> View:
         """Return all that the windows that meet some periods depend on."""
-        starts = [share.start for share in charged]
+        return self._look(pool, [share.start for share in charged])
+
+    def worst(self, pool: str, first: int, last: int) -> Fraction:
+        """Return the worst window over all members that meets the steps ``first`` to ``last``."""
+        view = self._look(pool, [first, last])
+        common, totals = self.costs(view, view.shares, first - view.policy.w + 1, last + 1)
+        return Fraction(max(totals.values(), default=0), common)
+
+    def _look(self, pool: str, starts: Sequence[int]) -> View:
         with self._log.database.transaction(write=False) as reading:
             base = self._log.view(reading, pool, -1, -1)
             reach = base.policy.w + max(base.members.values(), default=0)

@@ -24,6 +24,12 @@ class Metrics:
         self.left = Gauge(
             "optstream_budget_left_epsilon", "Epsilon left in the worst window.", stream, registry=registry
         )
+        self.pool_left = Gauge(
+            "optstream_pool_left_epsilon",
+            "Epsilon left to all members of the pool in the worst window that meets the stream's last period.",
+            ["pool", "stream"],
+            registry=registry,
+        )
         self.open_steps = Gauge("optstream_open_steps", "Steps of the open period.", stream, registry=registry)
         self.period = Gauge("optstream_last_period", "Number of the last closed period.", stream, registry=registry)
         self.lag = Gauge(

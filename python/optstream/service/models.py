@@ -108,12 +108,22 @@ class Windows(Form):
     left: Rational
 
 
+class Shared(Form):
+    """What all members of the stream's pool are held to together, and what the windows of its last period leave."""
+
+    name: str
+    epsilon: Rational
+    w: int
+    left: Rational
+
+
 class Budget(Form):
     """The policy, what is left in the worst of all windows, and in those of the last and of the asked periods."""
 
     policy: Policy
     least: Rational
     last: LastPeriod | None
+    pool: Shared | None = None
     windows: Windows | None = None
 
 

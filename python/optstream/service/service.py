@@ -6,9 +6,11 @@ import asyncio
 import logging
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from optstream.data.clock import Clock
 from optstream.errors import OptStreamError, ParameterError
 from optstream.ledger import Ledger
 from optstream.service.intake import Intake
@@ -37,9 +39,6 @@ class Service:
     """What the routes ask. It is made before the event loop runs, and fails if anything is not as declared."""
 
     def __init__(self, settings: Settings) -> None:
-        if settings.pools:
-            # A pool that is declared and not kept would be a promise that nobody keeps.
-            raise ParameterError("settings declare pools, but the service does not keep any")
         self.settings = settings
         account = settings.ledger
         # A ledger that is missing, another one, or behind its witness is refused: its budget would be a fresh one.
@@ -52,6 +51,7 @@ class Service:
         )
         self.clients, self.metrics = Clients(settings), Metrics()
         try:
+            self._enter_pools()
             self.intakes = {
                 name: Intake(declared, self.ledger, settings.limits.waiting)
                 for name, declared in settings.streams.items()
@@ -72,6 +72,27 @@ class Service:
         self._watch: asyncio.Task[None] | None = None
         self._news = asyncio.Condition()
         self.stopping = asyncio.Event()
+
+    def _enter_pools(self) -> None:
+        """See to it that the ledger has the declared pools and members.
+
+        Raises:
+            ParameterError: It has them with another policy.
+        """
+        ledger = self.ledger
+        for name, guarantee in self.settings.pools.items():
+            with suppress(ParameterError):
+                # Another process may make it at the same time; what it is held to is compared then.
+                if name not in ledger.pools:
+                    ledger.create_pool(name, guarantee)
+            if ledger.pool(name).policy != guarantee:
+                raise ParameterError(f"pools.{name} is {guarantee}, but the ledger has {ledger.pool(name).policy}")
+        for name, declared in self.settings.streams.items():
+            if declared.pool is not None:
+                known = name in ledger.streams
+                policy = ledger.policy(name) if known else declared.mechanism.guarantee
+                clock = str(Clock.of(declared.step, declared.origin))
+                ledger.create_stream(name, policy, pool=declared.pool, clock=clock)
 
     # Beginning and end.
 
@@ -143,6 +164,8 @@ class Service:
         metrics.left.labels(view.name).set(float(budget.least))
         metrics.open_steps.labels(view.name).set(view.open_steps)
         metrics.period.labels(view.name).set(-1 if view.released is None else view.released)
+        if budget.pool is not None:
+            metrics.pool_left.labels(budget.pool.name, view.name).set(float(budget.pool.left))
         if view.lag is not None:
             metrics.lag.labels(view.name).set(view.lag)
 

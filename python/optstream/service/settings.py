@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.mechanism.plan import read_plan
+from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -120,7 +121,8 @@ class Settings:
     ledger: Account
     streams: Mapping[str, Declared]
     tokens: tuple[TokenSettings, ...] = field(repr=False)
-    pools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    pools: Mapping[str, Guarantee] = field(default_factory=dict)
+    """What all declared members of each pool are held to together."""
     limits: Limits = field(default_factory=Limits)
     host: str = "127.0.0.1"
     port: int = 8000
@@ -144,13 +146,19 @@ def read_settings(path: str | Path) -> Settings:
         raise ParameterError(f"settings {path} are not TOML, but must be: {error}") from None
     _check_keys("settings", content, {"ledger", "streams", "tokens"}, {"server", "limits", "pools"})
     folder = path.resolve().parent
-    pools = {name: _table(f"pools.{name}", given) for name, given in _table("pools", content.get("pools", {})).items()}
+    pools = {name: _pool(f"pools.{name}", given) for name, given in _table("pools", content.get("pools", {})).items()}
     streams = {name: _stream(folder, name, given) for name, given in _table("streams", content["streams"]).items()}
     if not streams:
         raise ParameterError("settings declare no stream, but must declare at least one")
     for declared in streams.values():
         if declared.pool is not None and declared.pool not in pools:
             raise ParameterError(f"streams.{declared.name}.pool is {declared.pool!r}, but must be a declared pool")
+    for name in pools:
+        _check_name(f"pools.{name}", name)
+        if all(declared.pool != name for declared in streams.values()):
+            raise ParameterError(
+                f"pools.{name} has no member, but must have at least one: streams.NAME.pool = {name!r}"
+            )
     tokens = tuple(_token(folder, name, given, streams) for name, given in _table("tokens", content["tokens"]).items())
     if len({token.digest for token in tokens}) < len(tokens):
         raise ParameterError("tokens hold one secret twice, but every client must have its own")
@@ -228,6 +236,14 @@ def _stream(folder: Path, name: str, given: Any) -> Declared:
         # What they may be is known, and checked, by Stream.
         **{rule: given[rule] for rule in rules if rule in given},
     )
+
+
+def _pool(where: str, given: Any) -> Guarantee:
+    _check_keys(where, _table(where, given), {"epsilon", "w"}, {"delta", "neighbours"})
+    try:
+        return Guarantee(**given)
+    except (ParameterError, ParameterTypeError) as error:
+        raise type(error)(f"{where}: {error}") from None
 
 
 def _token(folder: Path, name: str, given: Any, streams: Mapping[str, Declared]) -> TokenSettings:

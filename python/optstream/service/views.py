@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from threading import Lock
@@ -35,6 +35,15 @@ FRESH = 0.5
 
 
 @dataclass(frozen=True)
+class Shared:
+    """What all members of a pool are held to together, and what is left in windows that meet the last period."""
+
+    name: str
+    policy: Guarantee
+    left: Fraction
+
+
+@dataclass(frozen=True)
 class Budget:
     """What every window is held to, and what is left."""
 
@@ -43,6 +52,7 @@ class Budget:
     period: int | None
     left: Fraction
     head: int
+    pool: Shared | None
 
 
 class View:
@@ -92,7 +102,8 @@ class View:
     def _next_budget(self) -> Budget:
         before, head = self.budget, self._ledger.head(self.name).number
         if head == before.head:
-            return before
+            # Other members may have been charged since.
+            return replace(before, pool=self._shared(before.period))
         policy = self._ledger.policy(self.name)
         last = self.released
         first = None if last is None else min(before.period or 0, last)
@@ -106,7 +117,16 @@ class View:
     def _budget(self, policy: Guarantee, least: Fraction, head: int) -> Budget:
         last = self.released
         price = Fraction(0) if last is None else self._ledger.window_price(self.name, last, last)
-        return Budget(policy, least, last, policy.epsilon - price, head)
+        return Budget(policy, least, last, policy.epsilon - price, head, self._shared(last))
+
+    def _shared(self, last: int | None) -> Shared | None:
+        """Return what is left to all members of the stream's pool where it meets the last period."""
+        pool = self._intake.declared.pool
+        if pool is None:
+            return None
+        policy, first = self._ledger.pool(pool).policy, (last or 0) * self._w
+        price = self._ledger.pool_price(pool, first, first + self._w - 1)
+        return Shared(pool, policy, policy.epsilon - price)
 
     def budget_content(self) -> dict[str, Any]:
         """Return what is left as plain data."""
@@ -121,6 +141,14 @@ class View:
             },
             "least": exact(budget.least),
             "last": None if budget.period is None else {"period": budget.period, "left": exact(budget.left)},
+            "pool": None
+            if budget.pool is None
+            else {
+                "name": budget.pool.name,
+                "epsilon": exact(budget.pool.policy.epsilon),
+                "w": budget.pool.policy.w,
+                "left": exact(budget.pool.left),
+            },
         }
 
     def windows(self, first: int, last: int) -> dict[str, Any]:
