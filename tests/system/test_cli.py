@@ -812,6 +812,17 @@ def test_aggregate_makes_a_series_that_release_takes(call: Call, tmp_path: Path)
     done = call(*common, "-o", "fare.parquet", "--value", "fare", "--alpha", 5, "--clip", 0, 4, "--group", "zone")
     assert (done.code, "not protected" in done.err) == (0, True)
     assert pl.read_parquet(tmp_path / "fare.parquet").row(0)[1:] == (4.0, 0.5)
+    grouped = (*common, *day, "-o", "zones.csv", "--group", "zone")
+    # A zone without events keeps its column.
+    named = call(*grouped, "--groups", "n", "--groups", "quiet", "--groups", "s")
+    assert (named.code, named.err) == (0, "")
+    assert (tmp_path / "zones.csv").read_text().splitlines()[:2] == ["at,n,quiet,s", "2016-01-01T00:00:00,1,0,1"]
+    (tmp_path / "city.json").write_text('{"city": ["n", "quiet", "s"]}')
+    assert call(*grouped, "--hierarchy", "city.json").code == 0
+    assert (tmp_path / "zones.csv").read_text().startswith("at,n,quiet,s")
+    assert call(*grouped, "--groups", "n").code == 4
+    assert call(*grouped, "--hierarchy", "city.json", "--groups", "n").code == 2
+    assert call(*common, *day, "-o", "zones.csv", "--groups", "n").code == 2
     assert call(*common, *day, "-o", source).code == 2
     assert call(*common, "--start", "yesterday", "-o", "x.csv").code == 3
     assert call("aggregate", "nowhere.csv", *common[2:], "-o", "x.csv").code == 4

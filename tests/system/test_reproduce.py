@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+from dataclasses import replace
 from datetime import datetime, timedelta
 from fractions import Fraction
 from html.parser import HTMLParser
@@ -28,6 +29,7 @@ from optstream.errors import DataError
 from optstream.evaluate import Mean
 from optstream.reproduce import FIGURES
 from optstream.reproduce.data import DAYS, Folder
+from optstream.reproduce.study import Drawn, Study
 from optstream.reproduce.tables import HEADER, Row, pivot, ranking, typical
 
 if TYPE_CHECKING:
@@ -119,6 +121,33 @@ def test_an_output_that_cannot_be_written_is_found_before_the_work(
     (tmp_path / "file").touch()
     assert run(["reproduce", "--data", str(data), "-o", str(tmp_path / "file" / "out")]) == 8
     assert str(tmp_path / "file") in capsys.readouterr().err
+
+
+def test_a_run_that_was_interrupted_goes_on_from_what_is_ready(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    whole = FIGURES["l1-error"]
+
+    def interrupted(*_: object) -> Drawn:
+        raise KeyboardInterrupt
+
+    def counted(_: Study, name: str) -> Drawn:
+        made.append(name)
+        return Drawn([Row(name, "load", 1.0, Fraction(1), "Laplace", "sound", Fraction(1), "point", Mean.of([2.0]))])
+
+    asked = ["reproduce", "--data", str(data), "--figure", "l1-error", "--figure", "samplers", "-o", str(tmp_path)]
+    monkeypatch.setitem(FIGURES, "l1-error", replace(whole, run=counted))
+    monkeypatch.setitem(FIGURES, "samplers", replace(FIGURES["samplers"], run=interrupted))
+    assert run([*asked, "--trials", "1"]) != 0
+    assert [row["figure"] for row in rows_of(tmp_path)] == ["l1-error"]
+    monkeypatch.setitem(FIGURES, "samplers", replace(whole, run=counted))
+    # Other settings do not take up what was made with these.
+    assert run([*asked, "--trials", "2", "-o", str(tmp_path / "other")]) == 0
+    assert run([*asked, "--trials", "1"]) == 0
+    assert made == ["l1-error", "l1-error", "samplers", "samplers"]
+    assert [row["figure"] for row in rows_of(tmp_path)] == ["l1-error", "samplers"]
+    assert not (tmp_path / "parts").exists()
 
 
 def spoil_text(content: str) -> str:

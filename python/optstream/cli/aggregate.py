@@ -5,8 +5,9 @@ from typing import Annotated, Literal, cast
 
 import typer
 
-from optstream.cli.exits import notice
+from optstream.cli.exits import UsageError, notice
 from optstream.cli.outputs import Outputs
+from optstream.cli.parameters import read_hierarchy
 from optstream.cli.tables import encode, format_of
 from optstream.cli.times import moment
 
@@ -33,6 +34,14 @@ def aggregate(
     group: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="One column of the series for each group.")
     ] = None,
+    groups: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="A group that has a column whether it has events or not; may be repeated."),
+    ] = None,
+    hierarchy: Annotated[
+        Path | None,
+        typer.Option(exists=True, dir_okay=False, help="Tree whose leaves are the groups: .toml, .json or .csv."),
+    ] = None,
     max_groups: Annotated[
         int | None,
         typer.Option(help="In how many groups an entity counts at a step; alpha is then for all columns together."),
@@ -48,7 +57,13 @@ def aggregate(
     from optstream.data import events as library  # noqa: PLC0415  (as late as the ledger)
 
     kind = format_of(output)
-    with Outputs(events) as outputs:
+    if groups and hierarchy is not None:
+        raise UsageError("--groups and --hierarchy are both given, but only one of them says what the groups are")
+    if group is None and (groups or hierarchy is not None):
+        raise UsageError("--groups and --hierarchy need --group, the column with the group of an event")
+    if hierarchy is not None:
+        groups = list(read_hierarchy(hierarchy).leaves)
+    with Outputs(events, hierarchy) as outputs:
         target = outputs.prepare(output)
         series = library.aggregate(
             events,
@@ -61,9 +76,12 @@ def aggregate(
             start=None if start is None else moment("--start", start),
             stop=None if stop is None else moment("--stop", stop),
             group=group,
+            groups=groups,
             max_groups=max_groups,
             change=cast("Literal['any', 'presence']", change),
         )
         target.write(encode(series, kind))
     if start is None or stop is None:
         notice("note: the range of times is taken from the events and is not protected; give --start and --stop")
+    if group is not None and groups is None:
+        notice("note: the groups are taken from the events and are not protected; give --groups or --hierarchy")

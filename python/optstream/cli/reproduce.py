@@ -1,12 +1,17 @@
 """``optstream reproduce``: the paper's evaluation, run again."""
 
+import shutil
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from optstream.cli.exits import OutputError, notice
 from optstream.cli.outputs import Outputs
+
+if TYPE_CHECKING:
+    from optstream.reproduce.run import Made
 
 __all__ = ["reproduce"]
 
@@ -15,6 +20,8 @@ NAMES = (
     "pegasus, pegasus-error, samplers, errors"
 )
 PAGE = "index.html"
+KEPT = "parts"
+"""The folder of figures that are ready; it goes when all of them are."""
 
 
 def reproduce(
@@ -33,19 +40,28 @@ def reproduce(
     """Run every figure and table of the OptStream paper's evaluation again, sound and as printed.
 
     Writes pictures (PNG, SVG), one table with all numbers (CSV, Markdown), a summary (Markdown) and a page that holds
-    everything. What it writes depends on the data and is not private.
+    everything, each as soon as a figure is ready. The same command again goes on where one was interrupted. What it
+    writes depends on the data and is not private.
     """
     from optstream.reproduce import reproduce as run  # noqa: PLC0415
 
+    kept = output / KEPT
     try:
-        output.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"cannot make the folder {output}: {error.strerror}") from None
-    with Outputs() as outputs:
         # A folder that takes no files is found before the work.
-        page = outputs.prepare(output / PAGE)
-        made = run(data, figures=figure or (), trials=trials, quick=quick, processes=processes)
-        page.write(made.files.pop(PAGE))
-        for name, content in made.files.items():
-            outputs.prepare(output / name).write(content)
-    notice(f"{len(made.rows)} rows and {len(made.files) + 1} files are in {output}; begin with {output / PAGE}")
+        kept.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"cannot make the folder {kept}: {error.strerror}") from None
+
+    def write(made: "Made") -> None:
+        with Outputs() as outputs:
+            for name, content in made.files.items():
+                outputs.prepare(output / name).write(content)
+
+    try:
+        made = run(data, figures=figure or (), trials=trials, quick=quick, processes=processes, kept=kept, show=write)
+    finally:
+        with suppress(OSError):
+            # Nothing was ready.
+            kept.rmdir()
+    shutil.rmtree(kept, ignore_errors=True)
+    notice(f"{len(made.rows)} rows and {len(made.files)} files are in {output}; begin with {output / PAGE}")

@@ -6,6 +6,7 @@ import csv
 import gzip
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from hashlib import sha256
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -124,6 +125,10 @@ class Folder:
         missing = [name for name in _wanted() if not (self.path / name).is_file()]
         if missing:
             raise DataError(f"the data folder {self.path} lacks {', '.join(missing)}")
+
+    def digest(self) -> str:
+        """Return a digest of all files that are read."""
+        return sha256(b"".join(sha256((self.path / name).read_bytes()).digest() for name in _wanted())).hexdigest()
 
     def columns(self, name: str) -> tuple[tuple[str, ...], dict[str, Array]]:
         """Return the times and the columns of a file."""

@@ -16,16 +16,18 @@ from optstream.pictures import empty_figure
 from optstream.reproduce.data import Folder
 from optstream.reproduce.figures import FIGURES
 from optstream.reproduce.page import Section, page
+from optstream.reproduce.parts import Part, Parts
 from optstream.reproduce.study import Study
-from optstream.reproduce.tables import Row, pivot, ranking, to_csv, to_markdown
+from optstream.reproduce.tables import pivot, ranking, to_csv, to_markdown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from optstream.reproduce.study import Drawn
+    from optstream.reproduce.tables import Row
 
-__all__ = ["QUICK_TRIALS", "TRIALS", "Made", "assembled", "reproduce"]
+__all__ = ["QUICK_TRIALS", "TRIALS", "Made", "reproduce"]
 
 TRIALS = 30
 QUICK_TRIALS = 3
@@ -51,6 +53,8 @@ def reproduce(
     trials: int | None = None,
     quick: bool = False,
     processes: int | None = None,
+    kept: Path | None = None,
+    show: Callable[[Made], None] | None = None,
 ) -> Made:
     """Run figures and tables of the evaluation again.
 
@@ -61,6 +65,8 @@ def reproduce(
             streams a third, a tenth or a thirtieth as often, the longer they take; each at least once.
         quick: Whether to leave out most streams of the long table, most of their days, and most forecasts.
         processes: How many processes share the work; as many as this one may use cores by default.
+        kept: A folder in which figures that are ready are kept: a run that was interrupted goes on from them.
+        show: What to do with all that is ready, after every figure.
 
     Raises:
         ParameterError: A figure is unknown, or a number lies outside its bound.
@@ -74,35 +80,54 @@ def reproduce(
     _check_installed()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     study = Study(Folder(data), trials or (QUICK_TRIALS if quick else TRIALS), processes or cores, quick)
+    parts = Parts(kept, study)
     begin = time.monotonic()
-    drawn = {}
+    ready: dict[str, Part] = {}
     for name in tqdm(chosen, desc="figures", unit="figure", disable=None):
-        drawn[name] = FIGURES[name].run(study, name)
-    minutes = (time.monotonic() - begin) / 60
-    about = (
-        f"optstream {version('optstream')}; trials of a month: {study.trials}{' (quick)' if quick else ''}; "
-        f"minutes: {minutes:.1f}; processes: {study.processes}."
+        found = parts.find(name)
+        if found is None:
+            found = _part(FIGURES[name].run(study, name))
+            parts.keep(name, found)
+        ready[name] = found
+        if show is not None:
+            minutes = (time.monotonic() - begin) / 60
+            show(_assembled(ready, _about(study, minutes, len(chosen))))
+    return _assembled(ready, _about(study, (time.monotonic() - begin) / 60, len(chosen)))
+
+
+def _about(study: Study, minutes: float, figures: int) -> str:
+    return (
+        f"optstream {version('optstream')}; figures: {figures}; trials of a month: {study.trials}"
+        f"{' (quick)' if study.quick else ''}; minutes: {minutes:.1f}; processes: {study.processes}."
     )
-    return assembled(drawn, about)
 
 
-def assembled(drawn: dict[str, Drawn], about: str) -> Made:
-    """Return the files of figures that were drawn."""
+def _part(drawn: Drawn) -> Part:
+    return Part(
+        tuple(drawn.rows),
+        {
+            name: (_saved(figure, "png"), _saved(figure, "svg"), words)
+            for name, (figure, words) in drawn.pictures.items()
+        },
+    )
+
+
+def _assembled(ready: dict[str, Part], about: str) -> Made:
+    """Return the files of figures that are ready."""
     files: dict[str, bytes] = {}
     sections = []
-    for name, found in drawn.items():
-        pictures = {}
-        for picture, (figure, words) in found.pictures.items():
-            files[f"{picture}.png"], files[f"{picture}.svg"] = _saved(figure, "png"), _saved(figure, "svg")
-            pictures[picture] = files[f"{picture}.png"], words
-        sections.append(Section(name, FIGURES[name].title, FIGURES[name].claim, pictures, found.rows))
-    rows = tuple(row for found in drawn.values() for row in found.rows)
+    for name, found in ready.items():
+        for picture, (png, svg, _) in found.pictures.items():
+            files[f"{picture}.png"], files[f"{picture}.svg"] = png, svg
+        shown = {picture: (png, words) for picture, (png, _, words) in found.pictures.items()}
+        sections.append(Section(name, FIGURES[name].title, FIGURES[name].claim, shown, found.rows))
+    rows = tuple(row for found in ready.values() for row in found.rows)
     files[PAGE] = page(sections, about).encode()
     files[CSV] = to_csv(rows).encode()
     files[MARKDOWN] = to_markdown(rows).encode()
     files[SUMMARY] = "\n".join(
         f"## {FIGURES[name].title}\n\n{(ranking if name == LONG else pivot)(found.rows)}"
-        for name, found in drawn.items()
+        for name, found in ready.items()
     ).encode()
     return Made(rows, files)
 
