@@ -157,8 +157,8 @@ def main() -> None:
     weights = np.where(np.arange(parents.size) <= 700, 0.5, 1.0)
     targets = generator.normal(1.0, 10.0, parents.size)
     forest = _core.Forest([None if p < 0 else int(p) for p in parents], weights.tolist())
-    ours = best(lambda: forest.project(targets[None, :], nonnegative=True), 5)
-    found = forest.project(targets[None, :], nonnegative=True)[0]
+    ours = best(lambda: forest.project(targets[None, :], lower=0.0), 5)
+    found = forest.project(targets[None, :], lower=0.0)[0]
     start = time.perf_counter()
     theirs_found = clarabel_tree(parents, weights, targets)
     theirs = time.perf_counter() - start

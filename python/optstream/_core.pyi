@@ -132,7 +132,6 @@ class Forest:
     def project(
         self,
         targets: NDArray[np.float64],
-        nonnegative: bool = False,
         lower: float | None = None,
         upper: float | None = None,
     ) -> NDArray[np.float64]: ...

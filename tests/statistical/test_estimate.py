@@ -56,6 +56,8 @@ CONFIGURATIONS: dict[str, Callable[[], ops.OptStream]] = {
     "hierarchy with features and chosen steps": lambda: mechanism(
         hierarchy=TREE, features=[ops.Feature.total(W)], sample=ops.L1Sampling(k=4, threshold=10.0)
     ),
+    "hierarchy of negative values": lambda: mechanism(hierarchy=TREE, bounds=(-100, 100)),
+    "hierarchy far from zero": lambda: mechanism(hierarchy=TREE, bounds=(20, 40)),
     "tunes itself": lambda: ops.OptStream.auto(ops.Guarantee(epsilon=1, w=W), bounds=(0, 100)),
 }
 
@@ -79,8 +81,12 @@ class TestEveryConfiguration:
             for feature, cells in zip(made.features, release.features, strict=True):
                 np.testing.assert_array_equal(rows @ np.eye(feature.size)[list(feature.labels)], cells)
         else:
-            assert (values >= 0).all()
+            assert (values[1:] >= made.bounds[0]).all()
+            assert (values[1:] <= made.bounds[1]).all()
             np.testing.assert_array_equal(values[0], values[1] + values[2])
+            low, high = release.interval(0.9)
+            assert (low >= made.bounds[0] * np.array([2, 1, 1])).all()
+            assert (high <= made.bounds[1] * np.array([2, 1, 1])).all()
             for cells in release.features:
                 np.testing.assert_array_equal(cells[..., 0], cells[..., 1:].sum(axis=-1))
 

@@ -686,7 +686,6 @@ CORE: dict[str, Case] = {
         FOREST.project,
         {
             "targets": MATRICES,
-            "nonnegative": st.booleans(),
             "lower": st.none() | st.floats(),
             "upper": st.none() | st.floats(),
         },

@@ -266,3 +266,12 @@ def test_a_large_epsilon_needs_no_blocks(epsilon: int) -> None:
     made = ops.OptStream.auto(ops.Guarantee(epsilon=epsilon, w=4), bounds=(0, 100))
     values = np.tile([10.0, 20.0, 30.0, 40.0], 12)
     np.testing.assert_allclose(made.release(values).values, values, atol=1.0)
+
+
+def test_a_long_period_is_looked_at_as_finely_as_an_estimate_can() -> None:
+    w = 420
+    made = ops.OptStream.auto(ops.Guarantee(epsilon=1, w=w), bounds=(0, 10_000))
+    values = np.tile(3000 + 500 * np.sin(np.arange(w) / w * 2 * np.pi), 14)
+    release = made.release(values)
+    # The last of these periods is one that is looked at: no more than 400 values can be estimated.
+    assert release.state["memory"]["choice"]["sample"]["k"] == w // 2

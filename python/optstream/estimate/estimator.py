@@ -2,8 +2,8 @@
 
 With the posterior means m and variances v of the steps, values are those closest to m, in the norm of 1/v, that lie
 within the bounds: each mean put within them. (The full posterior covariance instead of v was tried and is no better.)
-In a hierarchy they are the closest that add up at every step and are not negative, an exact projection on a tree with
-one weight per node. Features are sums of the values, so these are consistent as they are.
+In a hierarchy they are the closest that add up at every step and whose leaves lie within the bounds: an exact
+projection on a tree with one weight per node. Features are sums of the values, so these are consistent as they are.
 """
 
 from __future__ import annotations
@@ -140,8 +140,8 @@ class Estimator:
             return np.clip(np.round(means / grid) * grid, low, high)
         precision = 1 / np.maximum(variances.mean(axis=1), np.finfo(float).tiny)
         forest = _core.Forest(self.hierarchy.parents, (precision / precision.max()).tolist())
-        leaves = forest.project(np.ascontiguousarray(means.T), nonnegative=True).T[self.hierarchy.leaf_positions]
-        return whole_sums(self.hierarchy, leaves, grid)
+        found = forest.project(np.ascontiguousarray(means.T), lower=low, upper=high).T
+        return whole_sums(self.hierarchy, found[self.hierarchy.leaf_positions], grid, (low, high))
 
     def _sums(self, values: Array) -> Array:
         sums = [values @ np.eye(feature.size)[list(feature.labels)] for feature in self._first.features]

@@ -159,8 +159,9 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
 
 
 def _finest(mechanism: OptStream, perturb: LaplaceNoise | CubeNoise | GaussianNoise) -> OptStream:
-    """Return the variant that measures every step."""
-    sample = BucketSampling(mechanism.guarantee.w)
+    """Return the variant that measures every step, or means of as few as an estimate can take."""
+    w = mechanism.guarantee.w
+    sample = BucketSampling(w // -(-w // MOST))
     try:
         return mechanism.variant(sample=sample, perturb=perturb)
     except ParameterError:

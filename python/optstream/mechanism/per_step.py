@@ -246,7 +246,7 @@ class Walk:
             power = 1 if mechanism.levels[0].gaussian else 2
             shares = np.array([float(share) for share in mechanism.level_split])[np.array(mechanism.hierarchy.depths)]
             forest = _core.Forest(mechanism.hierarchy.parents, (shares**power / (shares**power).max()).tolist())
-            found = forest.project(values.reshape(1, -1), nonnegative=low >= 0)[0][mechanism.hierarchy.leaf_positions]
+            found = forest.project(values.reshape(1, -1), lower=low, upper=high)[0][mechanism.hierarchy.leaf_positions]
             values = whole_sums(mechanism.hierarchy, found[:, None], mechanism.grid, mechanism.bounds)[:, 0]
         return Stepped(self._whole(values), None, noise)
 

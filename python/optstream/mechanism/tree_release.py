@@ -70,9 +70,10 @@ class TreeRelease:
     def interval(self, level: float) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return lower and upper ends of intervals in the shape of the values: a row for each step, a column per node.
 
-        They are those of :meth:`Release.interval` for each node by itself, before nodes were made to add up. Adding up
-        brings values closer to the truth, so they cover somewhat more than ``level``; rounding to whole numbers is
-        allowed for as if the leaves were rounded independently.
+        They are those of :meth:`Release.interval` for each node, before nodes were made to add up; those of an
+        estimate stay within the sums of the bounds of a node's leaves. Adding up brings values closer to the truth, so
+        they cover somewhat more than ``level``; rounding to whole numbers is allowed for as if the leaves were rounded
+        independently.
 
         Args:
             level: The coverage, between 0 and 1.
@@ -85,7 +86,12 @@ class TreeRelease:
         if self._deviations is not None:
             reach = NormalDist().inv_cdf((1 + level) / 2) * self._deviations
         reach += self._rounding * np.sqrt(below)[:, None]
-        return by_step(self._nodes - reach), by_step(self._nodes + reach)
+        low, high = self._nodes - reach, self._nodes + reach
+        if self._deviations is not None:
+            # The true values lie within the bounds, and so do these intervals of theirs.
+            bounds = np.multiply.outer(self.statement.bounds, below)[..., None]
+            low, high = np.maximum(low, bounds[0]), np.minimum(high, bounds[1])
+        return by_step(low), by_step(high)
 
     def plot(self, path: str | Path | None = None) -> Any:
         """Return a figure of matplotlib with the values and their band, and write it to a file if one is named."""

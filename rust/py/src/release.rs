@@ -205,17 +205,15 @@ impl Forest {
     }
 
     /// Projects each row of targets, one target per node, with all leaves between the bounds that are given.
-    #[pyo3(signature = (targets, nonnegative=false, lower=None, upper=None))]
+    #[pyo3(signature = (targets, lower=None, upper=None))]
     fn project<'py>(
         &self,
         py: Python<'py>,
         targets: &Bound<'py, PyArray2<f64>>,
-        nonnegative: bool,
         lower: Option<f64>,
         upper: Option<f64>,
     ) -> PyResult<Bound<'py, PyArray2<f64>>> {
-        let lower = lower.unwrap_or(if nonnegative { 0.0 } else { f64::NEG_INFINITY });
-        let bounds = Bounds::new(lower, upper.unwrap_or(f64::INFINITY));
+        let bounds = Bounds::new(lower.unwrap_or(f64::NEG_INFINITY), upper.unwrap_or(f64::INFINITY));
         let rows = targets.shape()[0];
         unless_shape("targets", targets.shape(), &[rows, self.tree.len()])?;
         let targets = entries(targets)?;
