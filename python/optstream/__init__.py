@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from optstream.privacy.guarantee import Guarantee
     from optstream.privacy.statement import Stage, Statement
     from optstream.stream.asynchronous import AsyncStream
+    from optstream.stream.keyed import release_many
     from optstream.stream.stream import Stream
 
     __version__: str
@@ -102,6 +103,7 @@ _HOMES = {
     "restore_ledger": "optstream.ledger",
     "rotate_key": "optstream.keys",
     "read_plan": "optstream.mechanism.plan",
+    "release_many": "optstream.stream.keyed",
     "tune": "optstream.mechanism.tuning",
     "write_plan": "optstream.mechanism.plan",
 }
@@ -149,6 +151,7 @@ __all__ = [
     "noise",
     "read_key",
     "read_plan",
+    "release_many",
     "restore_ledger",
     "rotate_key",
     "tune",

@@ -30,6 +30,9 @@ __all__ = [
 class CuratorKey:
     def __new__(cls, secret: bytes) -> CuratorKey: ...
     def digest(self, context: Sequence[bytes], units: NDArray[np.int64]) -> bytes: ...
+    def digest_many(
+        self, streams: Sequence[bytes], periods: Sequence[int], units: NDArray[np.int64]
+    ) -> NDArray[np.uint8]: ...
 
 @final
 class Filter:
@@ -104,6 +107,17 @@ class Plan:
     def selection_scales(self) -> tuple[tuple[int, int], tuple[int, int]] | None: ...
     def measure(
         self, units: NDArray[np.int64], retry: tuple[CuratorKey, Sequence[bytes]] | None = None
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
+    def measure_many(
+        self,
+        units: NDArray[np.int64],
+        key: CuratorKey,
+        streams: Sequence[bytes],
+        periods: Sequence[int],
+        digests: NDArray[np.uint8],
+        plan: bytes,
+        rest: Sequence[bytes],
+        most: int | None,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.uint64]]: ...
     def release(
         self, values: NDArray[np.float64]

@@ -5,6 +5,7 @@ Whatever releases periods one after the other walks this loop, so that no window
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -40,6 +41,10 @@ class Priced:
     epsilon: Fraction
 
 
+Draw = Callable[[Priced, "NDArray[np.int64]", int], "Parts"]
+"""Draws a priced period, given as integers of the grid, with its number."""
+
+
 @dataclass(frozen=True)
 class Drawn:
     """A released period."""
@@ -68,13 +73,13 @@ def price_next(mechanism: OptStream, state: State, period: int, held: Mapping[in
     return Priced(made, costs, max(price, made.steady_epsilon))
 
 
-def draw_period(priced: Priced, units: NDArray[np.int64], period: int, state: State) -> Drawn:
-    """Draw a priced period and go on to the state after it.
+def draw_period(priced: Priced, units: NDArray[np.int64], period: int, state: State, draw: Draw | None = None) -> Drawn:
+    """Draw a priced period and go on to the state after it; with noise of the mechanism's own, or as ``draw`` does.
 
     The state pays before anything is drawn: whatever fails from here on, the period is spent and never drawn again.
     """
     state.advance(period, priced.costs)
-    parts = priced.mechanism.draw(units)
+    parts = priced.mechanism.draw(units) if draw is None else draw(priced, units, period)
     if state.memory is not None:
         parts = priced.mechanism.finish(parts, period, state.memory)
     return Drawn(priced, parts)

@@ -14,6 +14,8 @@ from optstream.ledger.database import StaleError, pause
 from optstream.ledger.steps import StoredStep
 from optstream.mechanism.per_step import StepNoise, Stepped, StepRelease, Walk, begin, check_stepwise, refill, restored
 from optstream.mechanism.state import State, sealed, unsealed
+from optstream.pipeline.perturbation import CubeNoise
+from optstream.stream.keyed import plan_id
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from optstream.data.clock import Clock
+    from optstream.keys import CuratorKey
     from optstream.ledger import Ledger
     from optstream.ledger.entries import State as Charged
     from optstream.mechanism.optstream import OptStream
@@ -45,6 +48,7 @@ class StepStream:
         name: The name of the stream in the ledger.
         memory: What public history says, with a ledger.
         state: What to go on from, without one.
+        key: What noise is derived from, without one.
     """
 
     def __init__(
@@ -57,8 +61,14 @@ class StepStream:
         name: str,
         memory: Mapping[str, Any] | None,
         state: Mapping[str, Any] | None,
+        key: CuratorKey | None = None,
     ) -> None:
         check_stepwise(mechanism)
+        if key is not None and isinstance(mechanism.perturb, CubeNoise):
+            raise ParameterError(
+                "perturb is CubeNoise, but must be other noise with emit='step' and a key without a ledger: only a "
+                "ledger knows whether the radius of a block was used before"
+            )
         if rules.disorder == "accept":
             raise ParameterError("disorder is 'accept', but must be 'refuse' with emit='step': a step leaves at once")
         if rules.missing == "skip":
@@ -66,7 +76,7 @@ class StepStream:
         if rules.duplicate == "replace":
             raise ParameterError("duplicate is 'replace', but must be 'refuse' or 'keep': a measured step stays")
         self._mechanism, self._clock, self._rules = mechanism, clock, rules
-        self._ledger, self._name, self._memory = ledger, name, memory
+        self._ledger, self._name, self._memory, self._key = ledger, name, memory, key
         self._known = State.read(None, mechanism, str(clock))
         self._walk: Walk | None = None
         self._charge: Charged | None = None
@@ -230,6 +240,10 @@ class StepStream:
         retry = None
         if self._ledger is not None and self._charge is not None:
             retry = self._ledger.steps.retry(self._name, self._charge)
+        elif self._key is not None:
+            # No ledger gives a charge the number 0.
+            numbers = [number.to_bytes(8, "little") for number in (period, 0)]
+            retry = self._key, [b"steps", self._name.encode(), *numbers, plan_id(walk.priced.mechanism)]
         finished = None
         try:
             stepped = walk.push(self._units(vector), retry)

@@ -20,6 +20,8 @@ from optstream.ledger.database import StaleError, pause
 from optstream.mechanism.loop import draw_period, price_next
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, public_memory, sealed, unsealed
+from optstream.names import checked_name
+from optstream.stream.keyed import curator_of, keyed_draw
 from optstream.stream.open_period import Closed, OpenPeriod, Rules, finite
 from optstream.stream.per_step import StepStream
 
@@ -27,9 +29,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime, timedelta
     from fractions import Fraction
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from optstream.keys import CuratorKey
     from optstream.ledger.observations import Kept
     from optstream.mechanism.release import Parts
 
@@ -75,6 +79,9 @@ class Stream:
             the same observation again returns what has left. ``missing="hold"`` holds the last released value, which
             costs nothing. Without a ledger the state also holds what cube noise keeps pending: a copy of it that is
             used twice is a second look at the data.
+        key: Without a ledger: the curator's key, or the path of its file, from which noise is derived, so that the same
+            data of a period gives the same release bit for bit wherever the stream goes on from the same state. A
+            ledger has its own.
 
     Holding a value makes one step's contribution count several times. The accountant prices this: the step that is
     repeated pays for its repetitions, and the period gets as much less epsilon as keeps every window within the
@@ -104,6 +111,7 @@ class Stream:
         state: Mapping[str, Any] | None = None,
         create: bool | None = None,
         emit: Literal["period", "step"] = "period",
+        key: CuratorKey | str | Path | None = None,
     ) -> None:
         self._lock = Lock()
         self._per_step: StepStream | None = None
@@ -117,7 +125,7 @@ class Stream:
         self._stepwise: Stepwise | None = None
         self._name = name
         if isinstance(mechanism, Baseline):
-            given = {"ledger": ledger, "state": state}
+            given = {"ledger": ledger, "state": state, "key": key}
             for unfit in (parameter for parameter, value in given.items() if value is not None):
                 raise ParameterError(f"{unfit} is given, but must not be: a baseline keeps what it needs in memory")
             self._stepwise = Stepwise(mechanism, self._clock, self._rules)
@@ -127,6 +135,9 @@ class Stream:
         if ledger is not None and not isinstance(ledger, Ledger):
             raise ParameterTypeError(f"ledger is of type {type(ledger).__name__}, but must be Ledger")
         self._mechanism, self._ledger = mechanism, ledger
+        if key is not None and ledger is not None:
+            raise ParameterError("key is given, but must not be with a ledger, which has its own")
+        self._key = None if key is None else curator_of(key)
         self._memory = None if state is None or ledger is None else public_memory(state, mechanism)
         self._state = OpenPeriod()
         if ledger is not None:
@@ -134,7 +145,14 @@ class Stream:
             ledger.enrol(name, mechanism, str(self._clock), create=create)
         if emit == "step":
             self._per_step = StepStream(
-                mechanism, self._clock, self._rules, ledger=ledger, name=name, memory=self._memory, state=state
+                mechanism,
+                self._clock,
+                self._rules,
+                ledger=ledger,
+                name=checked_name(name) if self._key is not None else name,
+                memory=self._memory,
+                state=state,
+                key=self._key,
             )
         elif ledger is not None:
             self._load()
@@ -327,7 +345,8 @@ class Stream:
                 # second look, so that what is closed is void.
                 spent = replace(before, last=period.period, costs=priced.costs, handed_over=True)
                 void = self._state = replace(void, known=spent)
-                drawn = draw_period(priced, rows, period.period, known)
+                draw = None if self._key is None else keyed_draw(self._key, checked_name(self._name), period.sources)
+                drawn = draw_period(priced, rows, period.period, known, draw)
                 released.append(self._assembled(period.period, priced.mechanism, drawn.parts, priced.epsilon))
                 state.published = self._leaves_of(drawn.parts)
         state.known = known

@@ -1,6 +1,7 @@
 //! Keys, and noise on arrays: conversions alone.
 
 use numpy::{IntoPyArray, PyArray1, PyArray2, PyArrayDyn, PyArrayMethods, PyUntypedArrayMethods};
+use optstream_core::Error;
 use optstream_core::grid::{Grid, default_step};
 use optstream_core::rng::{Key, Secret};
 use optstream_release::noise::{Law, Request};
@@ -16,7 +17,7 @@ use crate::errors::{raise, wrong_type};
 /// The bytes cannot be read back: neither `repr`, `pickle` nor any attribute shows them.
 #[pyclass(frozen, module = "optstream._core")]
 pub struct CuratorKey {
-    secret: Secret,
+    pub(crate) secret: Secret,
 }
 
 #[pymethods]
@@ -38,6 +39,30 @@ impl CuratorKey {
         units: &Bound<'py, PyArray2<i64>>,
     ) -> PyResult<Bound<'py, PyBytes>> {
         Ok(PyBytes::new(py, &self.secret.digest(&fields(&context), &entries(units)?)))
+    }
+
+    /// The keyed digests of many blocks of data, each in the context of its stream and period, as rows of 32 bytes.
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    fn digest_many<'py>(
+        &self,
+        py: Python<'py>,
+        streams: Vec<PyBackedBytes>,
+        periods: Vec<u64>,
+        units: &Bound<'py, PyArray2<i64>>,
+    ) -> PyResult<Bound<'py, PyArray2<u8>>> {
+        let count = units.shape()[0];
+        if streams.len() != count || periods.len() != count {
+            return Err(raise(Error::parameter("streams", streams.len(), format!("one for each of {count} rows"))));
+        }
+        let units = entries(units)?;
+        let size = (units.len() / count.max(1)).max(1);
+        let digests: Vec<u8> = py.detach(|| {
+            let named = streams.iter().zip(&periods).zip(units.chunks(size));
+            named
+                .flat_map(|((stream, period), block)| self.secret.digest(&[stream, &period.to_le_bytes()], block))
+                .collect()
+        });
+        digests.into_pyarray(py).reshape([count, 32])
     }
 
     #[expect(clippy::unused_self, reason = "a method of the Python class")]

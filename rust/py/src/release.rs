@@ -5,15 +5,17 @@ use optstream_core::Error;
 use optstream_core::choice::hashes;
 use optstream_core::grid::Grid;
 use optstream_core::measure::Run;
+use optstream_core::rng::Key;
 use optstream_core::scale::Scale;
 use optstream_post::product::Product as ProductProblem;
 use optstream_post::tree::{Bounds, Tree};
 use optstream_release::{Adaptive, Choice, Description, Plan as Mechanism, Released, threads};
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
 
 use crate::arguments::{array, budget, entries, number, pair, row_major};
 use crate::errors::{raise, wrong_type};
-use crate::noise::{Retry, key};
+use crate::noise::{CuratorKey, Retry, key};
 
 type Any<'a, 'py> = &'a Bound<'py, PyAny>;
 pub type Arrays<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<f64>>, Bound<'py, PyArray2<usize>>);
@@ -107,6 +109,43 @@ impl Plan {
         self.0.check(&units).map_err(raise)?;
         let (key, threads) = (key(retry, &units)?, threads(units.len()));
         let released = py.detach(|| self.0.release_units(&units, 0, &key, threads)).map_err(raise)?;
+        self.arrays(py, rows, released)
+    }
+
+    /// Releases many blocks of quantised periods, each with noise derived from its own stream, period and digest.
+    ///
+    /// A block gets the bits that [`Plan::measure`] gives it with the context of stream, period, plan, digest and `rest`.
+    #[expect(clippy::needless_pass_by_value, reason = "extracted from Python")]
+    #[expect(clippy::too_many_arguments, reason = "called by one Python function, which names them")]
+    fn measure_many<'py>(
+        &self,
+        py: Python<'py>,
+        units: &Bound<'py, PyArray2<i64>>,
+        key: PyRef<'py, CuratorKey>,
+        streams: Vec<PyBackedBytes>,
+        periods: Vec<u64>,
+        digests: &Bound<'py, PyArray2<u8>>,
+        plan: PyBackedBytes,
+        rest: Vec<PyBackedBytes>,
+        most: Option<usize>,
+    ) -> PyResult<Arrays<'py>> {
+        let rows = self.0.periods(units.shape()).map_err(raise)?;
+        let blocks = streams.len();
+        if blocks == 0 || rows % blocks != 0 || periods.len() != blocks || digests.shape() != [blocks, 32] {
+            return Err(raise(Error::parameter("streams", blocks, format!("one for each block of {rows} rows"))));
+        }
+        let (units, digests) = (entries(units)?, entries(digests)?);
+        self.0.check(&units).map_err(raise)?;
+        let threads = most.unwrap_or(usize::MAX).clamp(1, threads(units.len()));
+        let secret = &key.secret;
+        let derived = |index: usize, block: &[i64]| {
+            let period = periods[index].to_le_bytes();
+            let digest = &digests[32 * index..32 * (index + 1)];
+            let mut context: Vec<&[u8]> = vec![&streams[index], &period, &plan, digest];
+            context.extend(rest.iter().map(|field| &**field));
+            Key::derive(secret, &context, block)
+        };
+        let released = py.detach(|| self.0.release_blocks(&units, rows / blocks, threads, &derived)).map_err(raise)?;
         self.arrays(py, rows, released)
     }
 

@@ -87,21 +87,36 @@ impl Plan {
         self.check(units)?;
         let w = self.measurement.length();
         let periods = units.len().div_ceil(w);
-        let threads = threads.clamp(1, periods.div_ceil(WORTH_A_THREAD).max(1));
-        if threads == 1 {
-            return self.release_part(units, first, key);
-        }
-        let share = periods.div_ceil(threads);
-        thread::scope(|scope| {
-            let parts = (first..).step_by(share).zip(units.chunks(share.saturating_mul(w)));
-            let workers: Vec<_> =
-                parts.map(|(first, part)| scope.spawn(move || self.release_part(part, first, key))).collect();
+        let part = |from: usize, part: &[i64]| {
+            let from = u64::try_from(from).unwrap_or(u64::MAX);
+            self.release_part(part, first.saturating_add(from), key)
+        };
+        spread(periods, w, units, threads, &part)
+    }
+
+    /// Releases quantised blocks of so many periods, each with a key of its own, on at most so many threads.
+    ///
+    /// What a block becomes depends on its key and its periods alone, not on what stands beside it.
+    ///
+    /// # Errors
+    /// As [`Plan::release_units`], of which nothing is drawn if a value is too large.
+    pub fn release_blocks(
+        &self,
+        units: &[i64],
+        periods: usize,
+        threads: usize,
+        key: &(impl Fn(usize, &[i64]) -> Key + Sync),
+    ) -> Result<Released, Error> {
+        self.check(units)?;
+        let size = self.measurement.length().saturating_mul(periods);
+        let part = |from: usize, part: &[i64]| {
             let mut released = Released::default();
-            for worker in workers {
-                released.append(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+            for (index, block) in (from..).zip(part.chunks(size)) {
+                released.append(self.release_part(block, 0, &key(index, block))?);
             }
             Ok(released)
-        })
+        };
+        spread(units.len().div_ceil(size), size, units, threads, &part)
     }
 
     fn release_part(&self, units: &[i64], first: u64, key: &Key) -> Result<Released, Error> {
@@ -121,6 +136,30 @@ impl Plan {
         }
         Ok(released)
     }
+}
+
+/// Gives every thread a share of blocks of the same size, and puts what they return one after the other.
+fn spread(
+    blocks: usize,
+    size: usize,
+    units: &[i64],
+    threads: usize,
+    work: &(impl Fn(usize, &[i64]) -> Result<Released, Error> + Sync),
+) -> Result<Released, Error> {
+    let threads = threads.clamp(1, blocks.div_ceil(WORTH_A_THREAD).max(1));
+    if threads == 1 {
+        return work(0, units);
+    }
+    let share = blocks.div_ceil(threads);
+    thread::scope(|scope| {
+        let parts = (0..).step_by(share).zip(units.chunks(share.saturating_mul(size)));
+        let workers: Vec<_> = parts.map(|(first, part)| scope.spawn(move || work(first, part))).collect();
+        let mut released = Released::default();
+        for worker in workers {
+            released.append(worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        }
+        Ok(released)
+    })
 }
 
 #[cfg(test)]
@@ -162,6 +201,21 @@ mod tests {
         assert_eq!(both.cells[2..], second.cells);
         assert_eq!(both.knots, [0, 3, 0, 3]);
         assert_ne!(both.steps[..4], both.steps[4..]);
+    }
+
+    #[test]
+    fn a_block_has_the_noise_of_its_key_alone() {
+        let (plan, units) = (plan(), (0..8 * 500).map(|step| step % 7777).collect::<Vec<i64>>());
+        let secret = Secret::new([6; 32]);
+        let key = |index: usize, block: &[i64]| Key::derive(&secret, &[&index.to_le_bytes()], block);
+        let all = plan.release_blocks(&units, 2, 1, &key).unwrap();
+        assert_eq!(all.steps.len(), 4000);
+        for threads in [2, 3, 8] {
+            assert_eq!(plan.release_blocks(&units, 2, threads, &key).unwrap(), all, "{threads} threads");
+        }
+        let alone = plan.release_units(&units[8 * 7..8 * 8], 0, &key(7, &units[8 * 7..8 * 8]), 1).unwrap();
+        assert_eq!(all.steps[8 * 7..8 * 8], alone.steps);
+        assert_eq!(all.cells[4 * 7..4 * 8], alone.cells);
     }
 
     #[test]
