@@ -93,6 +93,7 @@ class Plan:
         features: Sequence[tuple[Sequence[int], Fraction]],
         tree: tuple[Sequence[int | None], Sequence[float]] | None,
         streams: int = 1,
+        leaves: int = 1,
         gaussian: bool = False,
     ) -> Plan: ...
     @property

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import hypothesis.strategies as st
 
-from optstream.privacy.accounting import ChosenCosts, Cost, SquareCosts, StepCosts, TouchCost
+from optstream.privacy.accounting import ChosenCosts, Cost, SpreadCost, SquareCosts, StepCosts, TouchCost
 
 costs = st.fractions(0, 2, max_denominator=12)
 steps = st.builds(StepCosts, st.integers(-5, 5), st.lists(costs, min_size=1, max_size=8).map(tuple))
@@ -22,6 +22,15 @@ chosen = st.integers(1, 6).flatmap(
         costs,
     )
 )
+spreads = st.builds(
+    lambda start, lengths, nodes, cost: SpreadCost(
+        tuple(itertools.pairwise(itertools.accumulate(lengths, initial=start))), nodes, cost
+    ),
+    st.integers(-5, 5),
+    st.lists(st.integers(1, 3), min_size=1, max_size=4),
+    st.integers(1, 4),
+    costs,
+)
 
 
 def cost_of_change(changed: set[int], cost: Cost) -> Fraction:
@@ -31,6 +40,20 @@ def cost_of_change(changed: set[int], cost: Cost) -> Fraction:
     if isinstance(cost, SquareCosts):
         moved = sum(weight for step, weight in enumerate(cost.weights, cost.start) if step in changed)
         return cost.cost * moved**2
+    if isinstance(cost, SpreadCost):
+        # Every step is changed in one node; a node costs the largest share of a run that is changed in it.
+        steps = sorted(changed & set(range(cost.runs[0][0], cost.runs[-1][1])))
+        return cost.cost * max(
+            sum(
+                max(
+                    Fraction(sum(where.get(step) == node for step in range(start, stop)), stop - start)
+                    for start, stop in cost.runs
+                )
+                for node in range(cost.nodes)
+            )
+            for nodes in itertools.product(range(cost.nodes), repeat=len(steps))
+            for where in (dict(zip(steps, nodes, strict=True)),)
+        )
     inside = changed & set(range(cost.start, cost.stop))
     if isinstance(cost, TouchCost):
         return cost.cost if inside else Fraction(0)

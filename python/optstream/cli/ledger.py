@@ -5,7 +5,7 @@ from datetime import datetime
 from fractions import Fraction
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -137,6 +137,10 @@ def accept_loss(
 Epsilon = Annotated[str, typer.Option(help="Budget of any window, such as 1 or 1/3.")]
 Length = Annotated[int, typer.Option("--w", help="Length of a window, in steps.")]
 Aligned = Annotated[bool, typer.Option("--aligned", help="Windows lie inside one period: weaker and cheaper.")]
+Entities = Annotated[
+    Literal["settled", "moving"], typer.Option(help="Whether they stay in one leaf of a hierarchy, or move.")
+]
+Entity = Annotated[str, typer.Option(metavar="WORD", help="What is protected, such as rider.")]
 KeyFile = Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Curator's key.")]
 Step = Annotated[str | None, typer.Option(help="Length of a step, such as 30m.")]
 Origin = Annotated[str | None, typer.Option(metavar="TIME", help="Where period 0 begins.")]
@@ -149,12 +153,14 @@ def create_pool(
     epsilon: Epsilon,
     w: Length,
     aligned: Aligned = False,
+    entities: Entities = "settled",
+    entity: Entity = "entity",
     step: Step = None,
     origin: Origin = None,
     key_file: KeyFile = None,
 ) -> None:
     """Make a pool: streams about the same people, which are held to one budget together."""
-    policy = _policy(epsilon, w, 1.0, aligned=aligned)
+    policy = _policy(epsilon, w, 1.0, aligned=aligned, entities=entities, entity=entity)
     with open_ledger(location, key=key_file) as ledger:
         ledger.create_pool(name, policy, clock=_clock(step, origin))
     notice(f"made the pool {name!r}: any {w} steps of all its streams together cost at most epsilon = {epsilon}")
@@ -168,26 +174,28 @@ def create_stream(
     w: Length,
     alpha: Annotated[float, typer.Option(help="How much one entity may change one step.")] = 1.0,
     aligned: Aligned = False,
+    entities: Entities = "settled",
+    entity: Entity = "entity",
     pool: Annotated[str | None, typer.Option(metavar="NAME", help="The pool that it is a member of.")] = None,
     step: Step = None,
     origin: Origin = None,
     key_file: KeyFile = None,
 ) -> None:
     """Make a stream, or make one that exists a member of a pool, with all that it was charged before."""
-    policy = _policy(epsilon, w, alpha, aligned=aligned)
+    policy = _policy(epsilon, w, alpha, aligned=aligned, entities=entities, entity=entity)
     with open_ledger(location, key=key_file) as ledger:
         ledger.create_stream(name, policy, pool=pool, clock=_clock(step, origin))
     notice(f"made the stream {name!r}" + ("" if pool is None else f", a member of {pool!r}"))
 
 
-def _policy(epsilon: str, w: int, alpha: float, *, aligned: bool) -> "Guarantee":
+def _policy(epsilon: str, w: int, alpha: float, *, aligned: bool, **entities: Any) -> "Guarantee":
     from optstream.privacy.guarantee import Guarantee  # noqa: PLC0415
 
     try:
         budget = Fraction(epsilon)
     except (ValueError, ZeroDivisionError):
         raise UsageError(f"--epsilon is {epsilon!r}, but must be a number such as 0.5 or 1/3") from None
-    return Guarantee(epsilon=budget, w=w, alpha=alpha, neighbours="aligned" if aligned else "sliding")
+    return Guarantee(epsilon=budget, w=w, alpha=alpha, neighbours="aligned" if aligned else "sliding", **entities)
 
 
 def _clock(step: str | None, origin: str | None) -> str | None:
@@ -241,6 +249,8 @@ def _account(ledger: "Ledger", stream: str, *, periods: bool) -> dict[str, Any]:
             "w": policy.w,
             "alpha": policy.alpha,
             "neighbours": policy.neighbours,
+            "entities": policy.entities,
+            "entity": policy.entity,
         },
         "charged": len(entries),
         "released": sum(entry.released is not None for entry in entries),
@@ -274,6 +284,7 @@ def _print_account(account: dict[str, Any]) -> None:
     epsilon, window = shown(Fraction(policy["epsilon"])), f"{policy['neighbours']} windows of {policy['w']} steps"
     rows = [
         ("policy", f"epsilon {epsilon} in {window}, alpha {policy['alpha']:g}"),
+        ("protects", f"one {policy['entity']} ({policy['entities']})"),
         ("periods charged", str(account["charged"])),
         ("periods released", str(account["released"])),
         ("least epsilon left", show_left(Fraction(account["remaining"]))),

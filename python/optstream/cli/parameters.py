@@ -59,6 +59,15 @@ def mechanism_of(
         Literal["sliding", "aligned"] | None,
         option(help="Protect any window (sliding, the default), or only those inside one period."),
     ] = None,
+    entities: Annotated[
+        Literal["settled", "moving"] | None,
+        option(
+            help="Whether entities stay in one leaf of --hierarchy (settled, the default) or may be in any (moving)."
+        ),
+    ] = None,
+    entity: Annotated[
+        str | None, option(metavar="WORD", help="What is protected, such as rider; statements say it.")
+    ] = None,
     calibration: Annotated[
         Literal["sound", "paper"] | None, option(help="Scales of the noise. 'paper' costs more than --epsilon.")
     ] = None,
@@ -86,6 +95,8 @@ def mechanism_of(
         "threshold": threshold,
         "feature": feature or None,
         "neighbours": neighbours,
+        "entities": entities,
+        "entity": entity,
         "calibration": calibration,
         "split": split,
         "integers": integers or None,
@@ -147,7 +158,7 @@ def _plan(given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"the mechanism is not described: give {wanted}")
     content: dict[str, Any] = {
         name: given[name]
-        for name in ("epsilon", "w", "alpha", "neighbours", "calibration", "integers")
+        for name in ("epsilon", "w", "alpha", "neighbours", "entities", "entity", "calibration", "integers")
         if name in given
     }
     content |= {

@@ -30,6 +30,10 @@ def tune(
         typer.Argument(metavar="[HISTORY]", help="Public or released values: .csv, .parquet, or - for standard input."),
     ] = None,
     neighbours: Annotated[Literal["sliding", "aligned"], typer.Option(help="Which windows are protected.")] = "sliding",
+    entities: Annotated[
+        Literal["settled", "moving"], typer.Option(help="Whether they stay in one leaf of a hierarchy.")
+    ] = "settled",
+    entity: Annotated[str, typer.Option(metavar="WORD", help="What is protected, such as rider.")] = "entity",
     value: Annotated[
         str | None, typer.Option(metavar="COLUMN", help="Column of HISTORY. By default the only one of numbers.")
     ] = None,
@@ -67,7 +71,14 @@ def tune(
         raise UsageError("--state needs HISTORY, which it is made from")
     if tree is not None and value is not None:
         raise UsageError("--value does not go with a hierarchy")
-    guarantee = Guarantee(epsilon=rational("epsilon", epsilon), w=w, alpha=alpha, neighbours=neighbours)
+    guarantee = Guarantee(
+        epsilon=rational("epsilon", epsilon),
+        w=w,
+        alpha=alpha,
+        neighbours=neighbours,
+        entities=entities,
+        entity=entity,
+    )
     x = None
     if history is not None:
         with working("reading"):

@@ -15,7 +15,7 @@ from optstream.errors import LedgerError, OptStreamError, ParameterError, Parame
 from optstream.keys import CuratorKey, find_keys
 from optstream.ledger import observations
 from optstream.ledger.bulk import Bulk
-from optstream.ledger.charges import Charges
+from optstream.ledger.charges import Charges, check_entities
 from optstream.ledger.database import StaleError
 from optstream.ledger.enrolment import Enrolment
 from optstream.ledger.entries import Draft, Seals
@@ -534,7 +534,7 @@ class Ledger:
 
         What has been released stays released, so a smaller epsilon may leave windows that are over it; nothing more is
         released in them, also not for periods that are charged already. The length of the window and alpha are those
-        with which the stream was made, and so are the neighbours once anything is charged.
+        with which the stream was made, and so are its entities, and the neighbours once anything is charged.
         """
         stream = checked_name(stream)
         if not isinstance(policy, Guarantee):
@@ -567,6 +567,7 @@ class Ledger:
                     f"policy has neighbours = {policy.neighbours!r}, but must have {now.neighbours!r}, for which "
                     f"periods of {stream!r} are charged"
                 )
+            check_entities("policy", policy, stream, now)
             self._log.check_key(view)
             return ([] if now == policy else [policy_draft(policy)]), None
 
@@ -958,7 +959,13 @@ class Ledger:
         for stream in _names(reading):
             view = self._log.all(reading, stream)
             policy = view.policy
-            said = {"epsilon": str(policy.epsilon), "w": policy.w, "neighbours": policy.neighbours}
+            said = {
+                "epsilon": str(policy.epsilon),
+                "w": policy.w,
+                "neighbours": policy.neighbours,
+                "entities": policy.entities,
+                "entity": policy.entity,
+            }
             if stream.startswith(POOL):
                 left = Remaining(policy, tuple(self._pools.left(view))).epsilon
                 yield {"pool": stream.removeprefix(POOL), **said, "members": sorted(view.members), "left": str(left)}

@@ -232,7 +232,7 @@ def is_for(state: State, other: State) -> bool:
 
 
 def check_fits(view: View, guarantee: Guarantee) -> None:
-    """Raise if a mechanism is not for the windows, the alpha and the neighbours of a policy."""
+    """Raise if a mechanism is not for the windows, the alpha, the neighbours and the entities of a policy."""
     policy = view.policy
     if (policy.w, policy.alpha) != (guarantee.w, guarantee.alpha):
         raise ParameterError(
@@ -247,4 +247,14 @@ def check_fits(view: View, guarantee: Guarantee) -> None:
         raise ParameterError(
             f"mechanism has neighbours = {guarantee.neighbours!r}, but the policy of {view.stream!r} has "
             f"{policy.neighbours!r}"
+        )
+    check_entities("mechanism", guarantee, view.stream, policy)
+
+
+def check_entities(name: str, guarantee: Guarantee, stream: str, policy: Guarantee) -> None:
+    """Raise if a guarantee is for other entities than the policy of a stream or pool."""
+    if (guarantee.entities, guarantee.entity) != (policy.entities, policy.entity):
+        raise ParameterError(
+            f"{name} has {guarantee.entities} entities ({guarantee.entity}), but the policy of {stream!r} has "
+            f"{policy.entities} ones ({policy.entity})"
         )

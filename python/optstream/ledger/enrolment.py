@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from optstream.errors import LedgerError, ParameterError
+from optstream.ledger.charges import check_entities
 from optstream.ledger.database import BehindError, pause
 from optstream.ledger.entries import Draft
 from optstream.ledger.log import LARGEST, POOL, Head, Share, View, policy_draft
@@ -99,6 +100,7 @@ def _check_member(view: View, pool: View, clock: str | None) -> None:
             f"stream {view.stream!r} has neighbours = {view.policy.neighbours!r}, but the pool {name!r} has "
             f"{pool.policy.neighbours!r}"
         )
+    check_entities(f"stream {view.stream!r}", view.policy, name, pool.policy)
     if pool.policy.neighbours == "aligned" and view.policy.w != pool.policy.w:
         raise ParameterError(
             f"stream {view.stream!r} has w = {view.policy.w}, but must have {pool.policy.w} in {name!r}"

@@ -221,7 +221,6 @@ def policy_of(content: bytes) -> tuple[Guarantee, bytes | None]:
     """Return the policy in an entry, and which key the stream has, if the entry begins the stream."""
     said = json.loads(content)
     key = said.get("key")
-    policy = Guarantee(
-        epsilon=Fraction(said["epsilon"]), w=said["w"], alpha=said["alpha"], neighbours=said["neighbours"]
-    )
+    relation = {name: said[name] for name in ("w", "alpha", "neighbours", "entities", "entity")}
+    policy = Guarantee(epsilon=Fraction(said["epsilon"]), **relation)
     return policy, None if key is None else bytes.fromhex(key)

@@ -474,6 +474,8 @@ def policy_draft(policy: Guarantee, key_check: bytes | None = None) -> Draft:
         "w": policy.w,
         "alpha": policy.alpha,
         "neighbours": policy.neighbours,
+        "entities": policy.entities,
+        "entity": policy.entity,
     }
     if key_check is not None:
         said["key"] = key_check.hex()

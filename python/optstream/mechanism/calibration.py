@@ -70,6 +70,10 @@ class Calibration:
     bounds: tuple[float, float]
     part: Fraction = Fraction(1)
     """The share of the budget of Gaussian noise that is spent here; other shares are part of the guarantee."""
+    nodes: int = 1
+    """Between how many nodes of the level one entity may move."""
+    leaves: int = 1
+    """Over how many leaves one entity may scatter a change."""
 
     @property
     def gaussian(self) -> bool:
@@ -98,12 +102,15 @@ class Calibration:
         w = self.guarantee.w
         costs = {
             "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
-            "perturb": [scaled(cost, spent.sample) for cost in self.perturb.sample_costs(self.sample, self.guarantee)],
+            "perturb": [scaled(cost, spent.sample) for cost in self._sample_costs()],
             "features": [
                 scaled(cost, spent.feature) for feature in self.features for cost in self._feature_costs(feature)
             ],
         }
         return {name: stage for name, stage in costs.items() if stage}
+
+    def _sample_costs(self) -> list[Cost]:
+        return self.perturb.sample_costs(self.sample, self.guarantee, self.nodes)
 
     def _feature_costs(self, feature: Feature) -> list[Cost]:
         """Return what the sums of a feature cost if a change of any step costs 1."""
@@ -156,19 +163,32 @@ class Calibration:
         spent = self.budget
         if not self.gaussian:
             return spent.sample, spent.feature
-        moved = _core.sensitivity(self.guarantee.alpha, self.grid)
+        moved = self.sensitivity
         ratio = [ratio_of(moved, rho) if rho else Fraction(0) for rho in (spent.sample, spent.feature)]
         return ratio[0], ratio[1]
+
+    @cached_property
+    def sensitivity(self) -> int:
+        """How far one entity moves a step, in grid units: in all nodes of the level together, if it moves.
+
+        Each leaf is rounded by itself, and the smallest change may move it by a unit.
+        """
+        return _core.sensitivity(self.guarantee.alpha, self.grid) + self.leaves - 1
+
+    @property
+    def _moved(self) -> float:
+        """How far rounding lets a change by alpha move, in units of alpha."""
+        return self.sensitivity / _core.sensitivity(self.guarantee.alpha, self.grid)
 
     @property
     def feature_variance(self) -> float:
         """The variance of the noise on the sums of features, in units of alpha squared."""
-        return (1 if self.gaussian else 2) / float(self.costs[1]) ** 2
+        return (1 if self.gaussian else 2) * (self._moved / float(self.costs[1])) ** 2
 
     @cached_property
     def blocks(self) -> tuple[int, ...] | None:
         """The lengths of blocks of measured values that share their noise, if they do."""
-        return self.perturb.blocks(self.sample, self.guarantee)
+        return self.perturb.blocks(self.sample, self.guarantee, self.nodes)
 
     @cached_property
     def runs(self) -> tuple[tuple[int, int, int], ...] | None:
@@ -230,7 +250,7 @@ class Calibration:
     @cached_property
     def variances(self) -> NDArray[np.float64]:
         """The variance of the noise on each measured value, steps or means, in units of alpha squared."""
-        scale = 1 / float(self.costs[0])
+        scale = self._moved / float(self.costs[0])
         if self.blocks is None:
             lengths = [stop - start for start, stop, _ in self.runs] if self.runs else [1] * self.sample.k
             return (1 if self.gaussian else 2) * (scale / np.array(lengths)) ** 2
@@ -297,5 +317,6 @@ class Calibration:
             features=[(list(feature.labels), feature_cost) for feature in self.features],
             tree=None if parents is None else (parents, self.answer_weights().tolist()),
             streams=streams,
+            leaves=self.leaves,
             gaussian=self.gaussian,
         )

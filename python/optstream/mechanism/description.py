@@ -65,6 +65,8 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "alpha": guarantee.alpha,
         "neighbours": guarantee.neighbours,
         **({"delta": str(guarantee.delta)} if guarantee.delta else {}),
+        "entities": guarantee.entities,
+        "entity": guarantee.entity,
         "bounds": [float(bound) for bound in mechanism.bounds],
         "grid": mechanism.grid,
         "sample": _described("sample", mechanism.sample),

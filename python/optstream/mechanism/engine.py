@@ -16,6 +16,7 @@ from optstream.errors import ParameterError
 from optstream.estimate import Estimate
 from optstream.estimate.estimator import Estimator
 from optstream.mechanism.calibration import Calibration
+from optstream.mechanism.parameters import scattered
 from optstream.mechanism.release import Parts
 from optstream.mechanism.tree_release import TreeMeasurement, whole_sums
 from optstream.pipeline.perturbation import GaussianNoise
@@ -57,9 +58,9 @@ class Engine:
     mechanism: OptStream
 
     def calibrated(
-        self, guarantee: Guarantee, split: tuple[Fraction, ...], part: Fraction = Fraction(1)
+        self, guarantee: Guarantee, split: tuple[Fraction, ...], part: Fraction = Fraction(1), nodes: int = 1
     ) -> Calibration:
-        """Return the noise of one stream with some guarantee and shares of its stages."""
+        """Return the noise of a stream with some guarantee and shares of its stages, or of a level of so many nodes."""
         return Calibration(
             guarantee=guarantee,
             sample=self.mechanism.sample,
@@ -71,6 +72,8 @@ class Engine:
             grid=self.mechanism.grid,
             bounds=self.mechanism.bounds,
             part=part,
+            nodes=nodes,
+            leaves=scattered(guarantee, self.mechanism.hierarchy),
         )
 
     @cached_property
@@ -83,14 +86,17 @@ class Engine:
         """The noise of each level of the hierarchy, with its share of epsilon; of the one stream without one."""
         if self.mechanism.hierarchy is None:
             return (self.calibration,)
-        epsilon = self.mechanism.guarantee.epsilon
+        guarantee, split = self.mechanism.guarantee, self.mechanism.split
+        # A settled entity is in one node of a level, one that moves in any of them.
+        moves = guarantee.entities == "moving"
+        shares = zip(self.mechanism.level_split, self.mechanism.hierarchy.level_positions, strict=True)
+        parts = [(share, level.size if moves else 1) for share, level in shares]
         if isinstance(self.mechanism.perturb, GaussianNoise):
-            return tuple(
-                self.calibrated(self.mechanism.guarantee, self.mechanism.split, share)
-                for share in self.mechanism.level_split
-            )
-        parts = (self.mechanism.guarantee.with_epsilon(epsilon * share) for share in self.mechanism.level_split)
-        return tuple(self.calibrated(part, self.mechanism.split) for part in parts)
+            return tuple(self.calibrated(guarantee, split, share, nodes) for share, nodes in parts)
+        return tuple(
+            self.calibrated(guarantee.with_epsilon(guarantee.epsilon * share), split, nodes=nodes)
+            for share, nodes in parts
+        )
 
     @property
     def plans(self) -> Sequence[_core.Plan]:
@@ -115,16 +121,17 @@ class Engine:
             level.build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
             for depth, level in enumerate(self.levels)
         ]
-        # Noise is inversely proportional to the share of a level, so an answer's weight is the share squared times what
-        # it would be in a single stream; the variance of Gaussian noise is, so that there it is the share.
+        # How much an answer weighs follows from the noise of its level; the paper weighs by shares.
         power = 1 if isinstance(self.mechanism.perturb, GaussianNoise) else 2
-        shares = np.array([float(share) for share in self.mechanism.level_split])
+        levels = np.array([float(share) for share in self.mechanism.level_split]) ** power
+        if self.mechanism.weights == "variance":
+            levels = np.array([1 / level.variances.mean() for level in self.levels])
         weights = self.calibration.answer_weights()
         first = np.cumsum([self.mechanism.guarantee.w, *(feature.size for feature in self.mechanism.features)])[:-1]
         projection = TreeProjection(
             hierarchy,
             self.mechanism.features,
-            shares[hierarchy.depths] ** power,
+            (levels / levels.max())[hierarchy.depths],
             weights[: self.mechanism.guarantee.w],
             [float(weights[index]) for index in first],
             bounds=self.mechanism.bounds,
@@ -226,7 +233,8 @@ class Engine:
     @cached_property
     def costs(self) -> tuple[Cost, ...]:
         """What one period costs, on the steps 0 to w - 1."""
-        # An entity of a leaf is measured once on every level from the root down to it. The lowest leaf pays for all.
+        # A settled entity is measured once on every level from the root down to its leaf, and the lowest leaf pays for
+        # all. What one that moves changes on a level is no more, and each level is priced for it.
         return tuple(cost for level in self.levels for stage in level.true_costs().values() for cost in stage)
 
     @cached_property

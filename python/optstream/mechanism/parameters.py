@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from decimal import Decimal
     from fractions import Fraction
 
-__all__ = ["check_choice", "check_type", "checked"]
+__all__ = ["check_choice", "check_type", "checked", "scattered"]
 
 
 def checked(given: dict[str, Any]) -> dict[str, Any]:
@@ -48,9 +48,10 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         "perturb": LaplaceNoise() if perturb is None else perturb,
         "reconstruct": Linear() if reconstruct is None else reconstruct,
         "weights": weights,
-        "grid": _core.default_grid(guarantee.alpha) if given["grid"] is None else given["grid"],
         "level_split": _level_shares(given["hierarchy"], given["level_split"]),
     }
+    if given["grid"] is None:
+        fields["grid"] = _core.default_grid(guarantee.alpha / scattered(guarantee, given["hierarchy"]))
     check_type("perturb", fields["perturb"], LaplaceNoise, CubeNoise, GaussianNoise)
     if isinstance(perturb, GaussianNoise) and not guarantee.delta:
         raise ParameterError("delta is 0, but must be positive for GaussianNoise: Guarantee(..., delta=1e-6)")
@@ -60,6 +61,8 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         or isinstance(reconstruct, Estimate)
     ):
         raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
+    if given["hierarchy"] is not None and guarantee.entities == "moving" and isinstance(sample, L1Sampling):
+        raise ParameterError("entities are 'moving', but must be 'settled' for L1Sampling in a hierarchy")
     check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
     check_type("retune", given["retune"], bool)
     check_type("integers", given["integers"], bool)
@@ -67,6 +70,11 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     if given["retune"] and (not remembers or isinstance(sample, L1Sampling)):
         raise ParameterError("retune is True, but must be False with L1Sampling or without an Estimate with memory")
     return fields
+
+
+def scattered(guarantee: Guarantee, hierarchy: Hierarchy | None) -> int:
+    """Return over how many leaves one entity may scatter a change; a finer grid keeps what rounding adds small."""
+    return 1 if hierarchy is None or guarantee.entities == "settled" else len(hierarchy.leaf_positions)
 
 
 def check_type(name: str, value: object, *kinds: type) -> None:

@@ -12,6 +12,8 @@
     retune = false         # or true: choose what is measured anew from what was released
     delta = 0              # or the probability with which the promise may fail, such as 1e-6, for Gaussian noise
     neighbours = "sliding"
+    entities = "settled"   # or "moving": in any leaves of the hierarchy, in several at once
+    entity = "entity"      # what is protected, in a word of yours, such as "rider"
     features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
     calibration = "sound"
     integers = false       # or true: released values are whole numbers
@@ -44,6 +46,8 @@ REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
 OPTIONAL = (
     "delta",
     "neighbours",
+    "entities",
+    "entity",
     "perturb",
     "reconstruct",
     "retune",
@@ -106,6 +110,8 @@ def build(plan: Mapping[str, Any]) -> OptStream:
         alpha=as_float("alpha", plan["alpha"]),
         neighbours=plan.get("neighbours", "sliding"),
         delta=rational("delta", plan.get("delta", 0)),
+        entities=plan.get("entities", "settled"),
+        entity=plan.get("entity", "entity"),
     )
     bounds = as_list("bounds", plan["bounds"])
     if len(bounds) != 2:  # noqa: PLR2004

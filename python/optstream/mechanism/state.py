@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["State", "public_memory", "sealed", "unsealed"]
 
-VERSION = 1
+VERSION = 2
 """The version of the form in which states are kept."""
 LAST = 2**40
 """Periods are numbered below this."""
@@ -125,6 +125,8 @@ class State:
                 "alpha": guarantee.alpha,
                 "neighbours": guarantee.neighbours,
                 "delta": str(guarantee.delta),
+                "entities": guarantee.entities,
+                "entity": guarantee.entity,
                 "clock": self.clock,
                 "last": self.last,
                 "costs": accounting.to_data(self.costs),
@@ -156,15 +158,15 @@ class State:
             raise ParameterError("state is not what a release, a stream or a tuning of this version gave, but must be")
         try:
             last, costs = content["last"], accounting.from_data(content["costs"])
-            relation = content["w"], content["alpha"], content["neighbours"], Fraction(content["delta"])
+            relation = tuple(content[name] for name in ("w", "alpha", "neighbours", "delta", "entities", "entity"))
+            relation = (*relation[:3], Fraction(relation[3]), *relation[4:])
             learnt, times = content["memory"], content["clock"]
         except (KeyError, TypeError, ValueError, ZeroDivisionError, OptStreamError):
             raise ParameterError("state is damaged, but must be what a release, a stream or a tuning gave") from None
-        if relation != (guarantee.w, guarantee.alpha, guarantee.neighbours, guarantee.delta):
+        if relation != guarantee.protects:
             raise ParameterError(
-                f"state is of releases with w = {relation[0]}, alpha = {relation[1]}, {relation[2]} neighbours and "
-                f"delta = {float(relation[3]):g}, but must have w = {guarantee.w}, alpha = {guarantee.alpha:g}, "
-                f"{guarantee.neighbours} neighbours and delta = {float(guarantee.delta):g}"
+                f"state is of releases with {_relation(relation)}, but must be of some with "
+                f"{_relation(guarantee.protects)}"
             )
         _check_numbers(last, costs, guarantee.w)
         if last is not None and clock is not None and clock != times:
@@ -173,6 +175,15 @@ class State:
         memory = fresh if forget or mechanism.estimator is None else mechanism.remembered(learnt)
         # What history says without its costs does not price what came before.
         return cls(last, costs, memory, handed_over=last is not None, clock=clock or times)
+
+
+def _relation(protects: tuple[Any, ...]) -> str:
+    """Return in words what :attr:`Guarantee.protects` says."""
+    w, alpha, neighbours, delta, entities, entity = protects
+    return (
+        f"w = {w}, alpha = {float(alpha):g}, {neighbours} neighbours, delta = {float(delta):g} and {entities} entities "
+        f"({entity})"
+    )
 
 
 def _check_numbers(last: Any, costs: tuple[Cost, ...], w: int) -> None:

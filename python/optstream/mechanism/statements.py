@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from optstream.mechanism.loop import Priced
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.state import State
+    from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["stated", "steady"]
 
@@ -31,7 +32,7 @@ def steady(mechanism: OptStream) -> Statement:
     if mechanism.hierarchy is None:
         stages, assumptions = mechanism.engine.calibration.described(), []
     else:
-        assumptions = ["every entity belongs to one leaf of the hierarchy, and to the same one during a window"]
+        assumptions = _where(guarantee)
         named = ((level, f"{{}} level {depth}") for depth, level in enumerate(mechanism.levels))
         stages = [stage for level, name in named for stage in level.described(name)]
     if mechanism.retune:
@@ -46,7 +47,8 @@ def steady(mechanism: OptStream) -> Statement:
         grid=mechanism.grid,
         bounds=(float(mechanism.bounds[0]), float(mechanism.bounds[1])),
         assumptions=(
-            f"one entity changes the value of any one step by at most {guarantee.alpha:g}",
+            f"one {guarantee.entity} changes the value of any one step by at most {guarantee.alpha:g}"
+            + (", over all leaves together" if mechanism.hierarchy and guarantee.entities == "moving" else ""),
             "no period is released twice, and nothing else is released from the same data",
             "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data"
             + (", but for what was released of it" if mechanism.retune else ""),
@@ -54,6 +56,13 @@ def steady(mechanism: OptStream) -> Statement:
         ),
         version=version("optstream"),
     )
+
+
+def _where(guarantee: Guarantee) -> list[str]:
+    """Return what a statement assumes of the leaves in which an entity is."""
+    if guarantee.entities == "settled":
+        return [f"every {guarantee.entity} belongs to one leaf of the hierarchy, and to the same one during a window"]
+    return [f"nothing about where one {guarantee.entity} is: in any leaves of the hierarchy, in several at once"]
 
 
 def stated(mechanism: OptStream, priced: Sequence[Priced], known: State, periods: int) -> Statement:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Literal
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.pipeline.sampling import L1Sampling
-from optstream.privacy.accounting import ChosenCosts, Cost, SquareCosts, TouchCost, epsilon_of
+from optstream.privacy.accounting import (
+    ChosenCosts,
+    Cost,
+    SpreadCost,
+    SquareCosts,
+    StepCosts,
+    TouchCost,
+    epsilon_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,11 +38,11 @@ class LaplaceNoise:
         LaplaceNoise()
     """
 
-    def blocks(self, sample: Sampling, guarantee: Guarantee) -> None:
+    def blocks(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> None:
         """Return no blocks: every value has noise of its own."""
 
-    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
-        """Return what the measured values cost if a change of each costs 1."""
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> list[Cost]:  # noqa: ARG002
+        """Return what the measured values cost if a change of each costs 1, of however many nodes."""
         return sample.sample_costs(guarantee.w)
 
 
@@ -69,17 +77,17 @@ class CubeNoise:
         if self.block < 1:
             raise ParameterError(f"block is {self.block}, but must be at least 1")
 
-    def blocks(self, sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+    def blocks(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> tuple[int, ...]:
         """Return the lengths of the blocks of a period."""
         if self.block != "auto":
             if self.block > sample.k:
                 raise ParameterError(f"block is {self.block}, but must be at most k = {sample.k}")
             return _even(sample.k, -(-sample.k // self.block))
-        return _quietest(sample, guarantee)
+        return _quietest(sample, guarantee, nodes)
 
-    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
-        """Return what the blocks cost if touching one costs 1."""
-        return _block_costs(self.blocks(sample, guarantee), sample, guarantee.w)
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> list[Cost]:
+        """Return what blocks cost if touching one costs 1, of so many nodes as an entity moves between."""
+        return _block_costs(self.blocks(sample, guarantee, nodes), sample, guarantee.w, nodes)
 
 
 @dataclass(frozen=True)
@@ -95,11 +103,14 @@ class GaussianNoise:
         GaussianNoise()
     """
 
-    def blocks(self, sample: Sampling, guarantee: Guarantee) -> None:
+    def blocks(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> None:
         """Return no blocks: every value has noise of its own."""
 
-    def sample_costs(self, sample: Sampling, guarantee: Guarantee) -> list[Cost]:
-        """Return what the measured values cost, in rho, if a change of each by that of one step costs 1."""
+    def sample_costs(self, sample: Sampling, guarantee: Guarantee, nodes: int = 1) -> list[Cost]:  # noqa: ARG002
+        """Return what the measured values cost, in rho, if a change of each by that of one step costs 1.
+
+        Nodes that share a change have a sum of squares of at most its square.
+        """
         w = guarantee.w
         if isinstance(sample, L1Sampling):
             sample.selection_costs(w)
@@ -111,11 +122,12 @@ Noise = LaplaceNoise | CubeNoise | GaussianNoise
 
 
 @lru_cache(maxsize=256)
-def _quietest(sample: Sampling, guarantee: Guarantee) -> tuple[int, ...]:
+def _quietest(sample: Sampling, guarantee: Guarantee, nodes: int) -> tuple[int, ...]:
     """Return the lengths of blocks with the least noise."""
     # Numbers of blocks that lead to the same longest block are alike; the fewest are the cheapest of them.
     counts = {-(-sample.k // count): count for count in range(sample.k, 0, -1)}
-    return min((_even(sample.k, count) for count in counts.values()), key=lambda b: _noise(b, sample, guarantee))
+    candidates = (_even(sample.k, count) for count in counts.values())
+    return min(candidates, key=lambda blocks: _noise(blocks, sample, guarantee, nodes))
 
 
 def _even(k: int, count: int) -> tuple[int, ...]:
@@ -127,15 +139,27 @@ def _even(k: int, count: int) -> tuple[int, ...]:
     return tuple((block + 1) * k // count - block * k // count for block in range(count))
 
 
-def _block_costs(blocks: Sequence[int], sample: Sampling, w: int) -> list[Cost]:
+def _block_costs(blocks: Sequence[int], sample: Sampling, w: int, nodes: int) -> list[Cost]:
     if isinstance(sample, L1Sampling):
         # Which steps are in which block is chosen from the data: whoever touches the period may touch all blocks.
-        return [TouchCost(0, w, Fraction(len(blocks)))]
+        return [TouchCost(0, w, Fraction(sum(min(length, nodes) for length in blocks)))]
     runs, ends = sample.runs(w), list(accumulate(blocks, initial=0))
-    return [TouchCost(runs[first][0], runs[last - 1][1], Fraction(1)) for first, last in pairwise(ends)]
+    return [_block_cost(runs[first:last], nodes) for first, last in pairwise(ends)]
 
 
-def _noise(blocks: Sequence[int], sample: Sampling, guarantee: Guarantee) -> Fraction:
+def _block_cost(runs: Sequence[tuple[int, int]], nodes: int) -> Cost:
+    """Return what a block costs that so many nodes of a level measure."""
+    start, stop = runs[0][0], runs[-1][1]
+    if nodes == 1:
+        return TouchCost(start, stop, Fraction(1))
+    if len(runs) > nodes:
+        return SpreadCost(tuple(runs), nodes, Fraction(1))
+    # Every run may be moved in a node of its own: each costs what is covered of it.
+    share = {step: Fraction(1, last - first) for first, last in runs for step in range(first, last)}
+    return StepCosts(start, tuple(share.get(step, Fraction(0)) for step in range(start, stop)))
+
+
+def _noise(blocks: Sequence[int], sample: Sampling, guarantee: Guarantee, nodes: int) -> Fraction:
     """Return the mean absolute noise of a measured value, up to a constant: (d + 1) / 2 for a block of d."""
-    price = epsilon_of(_block_costs(blocks, sample, guarantee.w), guarantee)
+    price = epsilon_of(_block_costs(blocks, sample, guarantee.w, nodes), guarantee)
     return price * sum(length * (length + 1) for length in blocks)

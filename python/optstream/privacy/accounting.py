@@ -7,6 +7,8 @@ the ratio of probabilities, at most the sum of what the window meets:
   step ``t``: the log-ratio is at most ``|a.delta| / b <= sum_t |a_t| alpha / b``);
 * a :class:`TouchCost` in full as soon as the window meets its interval (the sparse vector technique on a period, cube
   noise on a block: private as a whole, however many of its steps change);
+* a :class:`SpreadCost` for as many runs of a block as one entity can be in nodes of a level, where it moves between
+  nodes that measure the block each by itself;
 * a :class:`ChosenCosts` for the worst choice of measured steps, where a sampler that looks at the data chooses them:
   the bound must hold for every choice, since the choice itself is released.
 
@@ -21,10 +23,12 @@ stated or charged goes through :func:`worst_window`.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
+from math import lcm
 from typing import TYPE_CHECKING, Any, TypeVar, assert_never
 
 from optstream.errors import DataError
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ChosenCosts",
     "Cost",
+    "SpreadCost",
     "SquareCosts",
     "StepCosts",
     "TouchCost",
@@ -115,7 +120,26 @@ class SquareCosts:
     cost: Fraction
 
 
-Cost = StepCosts | TouchCost | ChosenCosts | SquareCosts
+@dataclass(frozen=True)
+class SpreadCost:
+    """What a change costs of a block of ``runs`` that each of several ``nodes`` measures with cube noise of its own.
+
+    An entity that moves is in one node during one run and in another during the next. A node pays for the run that
+    moves most, and all nodes of a level together change by no more than one entity changes a step. So a window pays
+    ``cost`` times the sum of as many of the largest shares of a run that it covers as there are nodes. Steps that are
+    ``repeated`` hold the value of the last step before them that is not.
+
+    >>> worst_window([SpreadCost(((0, 1), (1, 2), (2, 3)), 2, Fraction(1))], 3)
+    Fraction(2, 1)
+    """
+
+    runs: tuple[tuple[int, int], ...]
+    nodes: int
+    cost: Fraction
+    repeated: frozenset[int] = frozenset()
+
+
+Cost = StepCosts | TouchCost | ChosenCosts | SquareCosts | SpreadCost
 Number = TypeVar("Number", int, Fraction)
 
 
@@ -152,9 +176,10 @@ def _window_parts(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction], l
             case ChosenCosts(_, stop, _, value):
                 for first in range(_first_step(cost) - w + 1, stop):
                     chosen[cost.gaussian][first - begin] += value * _most_chosen(cost, first, first + w)
-            case SquareCosts():
-                for first, difference in _square_changes(cost, w):
-                    change[True][first - begin] += difference
+            case SquareCosts() | SpreadCost():
+                changes = _square_changes(cost, w) if isinstance(cost, SquareCosts) else _spread_changes(cost, w)
+                for first, difference in changes:
+                    change[isinstance(cost, SquareCosts)][first - begin] += difference
             case _:
                 assert_never(cost)
     pure, gaussian = (
@@ -177,6 +202,30 @@ def _square_changes(cost: SquareCosts, w: int) -> list[tuple[int, Fraction]]:
         changes.append((first, now - before))
         before = now
     return changes
+
+
+def _spread_changes(cost: SpreadCost, w: int) -> list[tuple[int, Fraction]]:
+    """Return the first steps of the windows that may cost something else than the one before, and the difference."""
+    sources = [[_source(step, cost.repeated) for step in range(start, stop)] for start, stop in cost.runs]
+    whole = lcm(*map(len, sources))
+    places = {first for steps in sources for step in steps for first in (step - w + 1, step + 1)}
+    changes, before = [], 0
+    for first in sorted(places):
+        # Sources never decrease from step to step.
+        covered = (
+            (bisect_left(steps, first + w) - bisect_left(steps, first)) * (whole // len(steps)) for steps in sources
+        )
+        now = sum(sorted(covered, reverse=True)[: cost.nodes])
+        changes.append((first, cost.cost * (now - before) / whole))
+        before = now
+    return changes
+
+
+def _source(step: int, repeated: frozenset[int]) -> int:
+    """Return the step whose value a step holds: its own, or that of the last one before it that is not repeated."""
+    while step in repeated:
+        step -= 1
+    return step
 
 
 def worst_window(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -> Fraction:
@@ -211,10 +260,13 @@ def _most_chosen(cost: ChosenCosts, first: int, last: int) -> int:
 
 def _first_step(cost: Cost) -> int:
     """Return the first step whose change costs something: that of a repetition is before it."""
-    step = cost.start
-    while isinstance(cost, ChosenCosts) and step in cost.repeated:
-        step -= 1
-    return step
+    match cost:
+        case SpreadCost(runs, _, _, repeated):
+            return _source(runs[0][0], repeated)
+        case ChosenCosts(start):
+            return _source(start, cost.repeated)
+        case _:
+            return cost.start
 
 
 def _stop(cost: Cost) -> int:
@@ -224,6 +276,8 @@ def _stop(cost: Cost) -> int:
             return start + len(values)
         case SquareCosts(start, weights):
             return start + len(weights)
+        case SpreadCost(runs):
+            return runs[-1][1]
         case _:
             return cost.stop
 
@@ -280,6 +334,8 @@ def moved(cost: Cost, by: int) -> Cost:
     if isinstance(cost, TouchCost):
         return replace(cost, start=cost.start + by, stop=cost.stop + by)
     repeated = frozenset(step + by for step in cost.repeated)
+    if isinstance(cost, SpreadCost):
+        return replace(cost, runs=tuple((start + by, stop + by) for start, stop in cost.runs), repeated=repeated)
     return replace(cost, start=cost.start + by, stop=cost.stop + by, repeated=repeated)
 
 
@@ -367,7 +423,7 @@ def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:
                 result.append(StepCosts(first, tuple(moved_values)))
             case TouchCost(start, _, _):
                 result.append(replace(cost, start=sources.get(start, start)))
-            case ChosenCosts():
+            case ChosenCosts() | SpreadCost():
                 result.append(replace(cost, repeated=cost.repeated | frozenset(sources)))
             case SquareCosts(start, weights):
                 # A change of the source moves the measurement by the weights of all steps that hold it.
@@ -393,7 +449,13 @@ def to_data(costs: Sequence[Cost]) -> list[dict[str, Any]]:
     >>> to_data([TouchCost(0, 4, Fraction(1, 3))])
     [{'kind': 'touch', 'start': 0, 'stop': 4, 'cost': '1/3'}]
     """
-    kinds = {StepCosts: "steps", TouchCost: "touch", ChosenCosts: "chosen", SquareCosts: "squares"}
+    kinds = {
+        StepCosts: "steps",
+        TouchCost: "touch",
+        ChosenCosts: "chosen",
+        SquareCosts: "squares",
+        SpreadCost: "spread",
+    }
     return [
         {"kind": kinds[type(cost)], **{name: _plain(value) for name, value in vars(cost).items()}} for cost in costs
     ]
@@ -429,6 +491,9 @@ def _costs_in(data: Sequence[Mapping[str, Any]]) -> tuple[Cost, ...]:
                 costs.append(ChosenCosts(start, stop, free, Fraction(cost), repeated, gaussian))
             case {"kind": "squares", "start": start, "weights": weights, "cost": cost}:
                 costs.append(SquareCosts(start, tuple(int(weight) for weight in weights), Fraction(cost)))
+            case {"kind": "spread", "runs": runs, "nodes": nodes, "cost": cost}:
+                pairs = tuple((int(start), int(stop)) for start, stop in runs)
+                costs.append(SpreadCost(pairs, int(nodes), Fraction(cost), frozenset(entry["repeated"])))
             case _:
                 raise DataError(f"costs hold {entry!r}, but must be of a kind that this version knows")
     return tuple(costs)
@@ -438,5 +503,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, frozenset):
         return sorted(value)
     if isinstance(value, tuple):
-        return [str(entry) for entry in value]
+        return [list(entry) if isinstance(entry, tuple) else str(entry) for entry in value]
     return str(value) if isinstance(value, Fraction) else value

@@ -13,9 +13,12 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.privacy.budget import exact
 from optstream.privacy.gaussian import LARGEST_EPSILON, SMALLEST_DELTA
 
-__all__ = ["Guarantee", "Neighbours"]
+__all__ = ["Entities", "Guarantee", "Neighbours"]
 
 Neighbours = Literal["sliding", "aligned"]
+Entities = Literal["settled", "moving"]
+LONGEST_NAME = 60
+"""A name is a word or two."""
 LARGEST_DELTA = Fraction(1, 100)
 """A promise that fails for one entity in a hundred is none."""
 
@@ -38,6 +41,9 @@ class Guarantee:
             the number of entities, and does not add up over time: docs/choosing.md.
         neighbours: ``"sliding"`` protects any ``w`` consecutive steps. ``"aligned"`` protects only windows that lie
             inside one released period: weaker and cheaper.
+        entities: ``"settled"`` entities stay in one leaf of a hierarchy. ``"moving"`` ones may be in any leaves, in
+            several at once: ``alpha`` then bounds what one of them adds to a step over all leaves together.
+        entity: What is protected, in a word of yours such as ``"rider"``. Statements say it.
 
     Example:
         >>> Guarantee(epsilon=0.1, w=48, alpha=10.0)
@@ -49,6 +55,8 @@ class Guarantee:
     alpha: float
     neighbours: Neighbours
     delta: Fraction = field(repr=False, default=Fraction(0))
+    entities: Entities = "settled"
+    entity: str = "entity"
 
     def __init__(
         self,
@@ -58,6 +66,8 @@ class Guarantee:
         alpha: float = 1.0,
         neighbours: Neighbours = "sliding",
         delta: float | Fraction | Decimal = 0,
+        entities: Entities = "settled",
+        entity: str = "entity",
     ) -> None:
         if isinstance(w, bool) or not isinstance(w, int):
             raise ParameterTypeError(f"w is of type {type(w).__name__}, but must be an int")
@@ -69,6 +79,8 @@ class Guarantee:
             raise ParameterError(f"alpha is {alpha}, but must be positive and finite")
         if not isinstance(neighbours, str) or neighbours not in {"sliding", "aligned"}:
             raise ParameterError(f"neighbours is {neighbours!r}, but must be 'sliding' or 'aligned'")
+        if not isinstance(entities, str) or entities not in {"settled", "moving"}:
+            raise ParameterError(f"entities is {entities!r}, but must be 'settled' or 'moving'")
         object.__setattr__(self, "epsilon", exact("epsilon", epsilon))
         object.__setattr__(self, "w", w)
         # Rounded up: a smaller alpha would promise more than it holds.
@@ -76,6 +88,8 @@ class Guarantee:
         object.__setattr__(self, "alpha", rounded if rounded >= alpha else math.nextafter(rounded, math.inf))
         object.__setattr__(self, "neighbours", neighbours)
         object.__setattr__(self, "delta", _delta(delta))
+        object.__setattr__(self, "entities", entities)
+        object.__setattr__(self, "entity", _name(entity))
         if self.delta and self.epsilon > LARGEST_EPSILON:
             raise ParameterError(f"epsilon is {epsilon}, but must be at most {LARGEST_EPSILON} with a delta")
 
@@ -85,13 +99,28 @@ class Guarantee:
         >>> Guarantee(epsilon=1, w=48).with_epsilon(Fraction(1, 2))
         Guarantee(epsilon=0.5, w=48, alpha=1.0, neighbours='sliding')
         """
-        return Guarantee(epsilon=epsilon, w=self.w, alpha=self.alpha, neighbours=self.neighbours, delta=self.delta)
+        return Guarantee(
+            epsilon=epsilon,
+            w=self.w,
+            alpha=self.alpha,
+            neighbours=self.neighbours,
+            delta=self.delta,
+            entities=self.entities,
+            entity=self.entity,
+        )
+
+    @property
+    def protects(self) -> tuple[int, float, Neighbours, Fraction, Entities, str]:
+        """Who is protected in which windows: all but the budget. Costs add up only where this is the same."""
+        return self.w, self.alpha, self.neighbours, self.delta, self.entities, self.entity
 
     def __repr__(self) -> str:
         value = self.epsilon
         shown = str(float(value)) if Fraction(repr(float(value))) == value else f"Fraction('{value}')"
-        delta = f", delta={float(self.delta)!r}" if self.delta else ""
-        return f"Guarantee(epsilon={shown}, w={self.w}, alpha={self.alpha}, neighbours={self.neighbours!r}{delta})"
+        more = f", delta={float(self.delta)!r}" if self.delta else ""
+        more += f", entities={self.entities!r}" if self.entities != "settled" else ""
+        more += f", entity={self.entity!r}" if self.entity != "entity" else ""
+        return f"Guarantee(epsilon={shown}, w={self.w}, alpha={self.alpha}, neighbours={self.neighbours!r}{more})"
 
 
 def _delta(value: float | Fraction | Decimal) -> Fraction:
@@ -102,3 +131,15 @@ def _delta(value: float | Fraction | Decimal) -> Fraction:
     if not SMALLEST_DELTA <= delta <= LARGEST_DELTA:
         raise ParameterError(f"delta is {value}, but must be 0 or from {float(SMALLEST_DELTA):g} to {LARGEST_DELTA}")
     return delta
+
+
+def _name(entity: str) -> str:
+    """Return what an entity is called, if it is a word that fits into a sentence."""
+    if not isinstance(entity, str):
+        raise ParameterTypeError(f"entity is of type {type(entity).__name__}, but must be a str")
+    if not entity.isprintable() or entity != entity.strip() or not 1 <= len(entity) <= LONGEST_NAME:
+        raise ParameterError(
+            f"entity has {len(entity)} characters, but must have from 1 to {LONGEST_NAME} printable ones, without "
+            "spaces around them"
+        )
+    return entity

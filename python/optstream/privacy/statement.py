@@ -64,9 +64,11 @@ class Statement:
         assumptions = "\n".join(f"  - {assumption}" for assumption in self.assumptions)
         but = f", but with probability {float(guarantee.delta):g}" if guarantee.delta else ""
         return (
-            f"Protects one entity's contribution during {window}, up to {guarantee.alpha:g} per step.\n"
+            f"Protects one {guarantee.entity}'s contribution during {window}, up to {guarantee.alpha:g} per step"
+            f"{' over all leaves together' if guarantee.entities == 'moving' else ''}.\n"
             "Someone who watches all that is released cannot tell what that was: nothing they see is more than "
-            f"exp({shown(self.epsilon)}) times as likely by what the entity truly did as by anything else{but}.\n"
+            f"exp({shown(self.epsilon)}) times as likely by what the {guarantee.entity} truly did as by anything "
+            f"else{but}.\n"
             f"Epsilon asked for: {shown(guarantee.epsilon)}{self._delta_shown}. "
             f"True epsilon of the worst window: {shown(self.epsilon)} ({self.calibration} calibration).{excess}\n"
             f"{self.scope}\n"
@@ -80,8 +82,8 @@ class Statement:
     @property
     def _delta_shown(self) -> str:
         """The delta of the guarantee in words, if it has one."""
-        delta = float(self.guarantee.delta)
-        words = f", and with probability {delta:g} the promise may fail for an entity and a window (delta)"
+        delta, entity = float(self.guarantee.delta), self.guarantee.entity
+        words = f", and with probability {delta:g} the promise may fail for one {entity} and a window (delta)"
         return words if delta else ""
 
     def _repr_html_(self) -> str:
@@ -91,6 +93,8 @@ class Statement:
         """Return the statement as JSON; exact rationals are strings such as ``"1/3"``."""
         content: dict[str, Any] = {
             "neighbours": self.guarantee.neighbours,
+            "entities": self.guarantee.entities,
+            "entity": self.guarantee.entity,
             "w": self.guarantee.w,
             "alpha": self.guarantee.alpha,
             "epsilon_requested": str(self.guarantee.epsilon),

@@ -288,7 +288,8 @@ def _appendix(subject: Subject, head: str) -> str:
         ("epsilon promised for every window", _exact(guarantee.epsilon)),
         ("epsilon of the dearest window", _exact(subject.epsilon)),
         ("w, steps of a window and of a period", f"{guarantee.w:,}"),
-        ("alpha, most change of one step by one entity", f"{guarantee.alpha!r}"),
+        (f"alpha, most change of one step by one {guarantee.entity}", f"{guarantee.alpha!r}"),
+        ("in a hierarchy", f"they are {guarantee.entities}"),
         ("windows", "any consecutive steps" if guarantee.neighbours == "sliding" else "within one period"),
     ]
     stages = ""

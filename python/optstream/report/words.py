@@ -196,13 +196,15 @@ def assumption(text: str, guarantee: Guarantee, names: Names) -> str:
     """Return an assumption of a statement in plain words; one that is not known here stays as it is."""
     entity = names.entity[:1].upper() + names.entity[1:]
     plain = {
-        "one entity changes the value of any one step": f"{entity} changes no single figure by more than "
+        f"one {guarantee.entity} changes the value of any one step": f"{entity} changes no single figure by more than "
         f"{_reach(guarantee, names)}. Whoever prepares the data sees to it, for example by counting nobody twice.",
         "no period is released twice": "Nothing else is published from the same data: no second version of a period, "
         "no other table, no chart of the true figures.",
         "w, k, features": "All settings, such as the bounds, were chosen without looking at the private data"
         + (", but for what was published of it." if "released of it" in text else "."),
-        "every entity belongs to one leaf": f"{entity} is counted in one place only, and in the same one during any "
-        f"{span(guarantee.w, names.step)}.",
+        f"nothing about where one {guarantee.entity} is": f"{entity} may be counted in several places, and in others "
+        "at another time.",
+        f"every {guarantee.entity} belongs to one leaf": f"{entity} is counted in one place only, and "
+        f"in the same one during any {span(guarantee.w, names.step)}.",
     }
     return next((words for start, words in plain.items() if text.startswith(start)), text[:1].upper() + text[1:] + ".")

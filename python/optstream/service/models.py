@@ -90,6 +90,8 @@ class Policy(Form):
     w: int
     alpha: float
     neighbours: str
+    entities: str
+    entity: str
 
 
 class LastPeriod(Form):

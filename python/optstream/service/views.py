@@ -138,6 +138,8 @@ class View:
                 "w": policy.w,
                 "alpha": policy.alpha,
                 "neighbours": policy.neighbours,
+                "entities": policy.entities,
+                "entity": policy.entity,
             },
             "least": exact(budget.least),
             "last": None if budget.period is None else {"period": budget.period, "left": exact(budget.left)},

@@ -28,7 +28,7 @@ pub struct Plan(pub(crate) Mechanism);
 #[pymethods]
 impl Plan {
     #[new]
-    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams=1, gaussian=false))]
+    #[pyo3(signature = (*, w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams=1, leaves=1, gaussian=false))]
     #[expect(clippy::too_many_arguments, reason = "keyword arguments of a constructor that one Python class calls")]
     fn new(
         w: usize,
@@ -41,6 +41,7 @@ impl Plan {
         features: Any<'_, '_>,
         tree: Any<'_, '_>,
         streams: u64,
+        leaves: u64,
         gaussian: bool,
     ) -> PyResult<Self> {
         let features = features
@@ -60,6 +61,7 @@ impl Plan {
                 .collect::<PyResult<_>>()?,
             tree: tree.extract().map_err(|_| wrong_type("tree", "something else", "None or parents and weights"))?,
             streams,
+            leaves,
             gaussian,
         };
         Ok(Self(Mechanism::new(description).map_err(raise)?))

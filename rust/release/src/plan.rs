@@ -66,6 +66,8 @@ pub struct Description {
     pub tree: Option<(Vec<Option<usize>>, Vec<f64>)>,
     /// Of how many streams values may be sums.
     pub streams: u64,
+    /// Over how many leaves, each rounded by itself, one entity may scatter a change of alpha.
+    pub leaves: u64,
     /// Whether noise is Gaussian.
     pub gaussian: bool,
 }
@@ -98,13 +100,14 @@ impl Plan {
     /// # Errors
     /// [`Error::Core`] or [`Error::Post`] if a parameter lies outside its bound.
     pub fn new(description: Description) -> Result<Self, Error> {
-        let Description { w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams, gaussian } =
+        let Description { w, alpha, bounds, grid, sampling, cost, blocks, features, tree, streams, leaves, gaussian } =
             description;
         if w > LONGEST {
             return Err(CoreError::parameter("w", w, format!("at most {LONGEST}")).into());
         }
         let grid = Grid::new(grid, bounds.0, bounds.1)?;
-        let sensitivity = grid.sensitivity(alpha)?;
+        // Whole units of the changes of leaves that together change by alpha: each may round up a part of a unit.
+        let sensitivity = grid.sensitivity(alpha)?.saturating_add(leaves.saturating_sub(1));
         let mut selection_scales = None;
         let sampling = match sampling {
             Choice::Runs(runs) => Sampling::Fixed(runs),
@@ -282,6 +285,7 @@ pub(crate) mod tests {
             features: vec![],
             tree: None,
             streams: 1,
+            leaves: 1,
             gaussian: false,
         }
     }
@@ -296,6 +300,25 @@ pub(crate) mod tests {
         assert_eq!((plan.sensitivity(), plan.reach(), fraction(plan.scale())), (81, 1, (162, 1)));
         assert_eq!((plan.feature_scales().len(), plan.selection_scales()), (0, None));
         assert_eq!((plan.grid().step(), plan.measurement().length()), (0.125, 3));
+    }
+
+    /// Changes that add up to alpha move leaves by at most that many units together, and by as many where each is rounded
+    /// up by as much as can be.
+    #[test]
+    fn leaves_that_are_rounded_apart_move_together_by_the_sensitivity() {
+        for leaves in [1_u32, 2, 5] {
+            let made = Description { leaves: leaves.into(), ..description(3, runs(&[(0, 1, 1), (2, 3, 1)])) };
+            let plan = Plan::new(made).unwrap();
+            assert_eq!(plan.sensitivity(), 80 + u64::from(leaves) - 1);
+            // Just below the middle between two units, a little more than whole units.
+            let (low, little) = (0.124_999 / 2.0, 1e-5);
+            let before = plan.grid().quantise(&vec![low; leaves as usize]).unwrap();
+            let rest = 10.0 - f64::from(leaves - 1) * little;
+            let after: Vec<f64> = (0..leaves).map(|leaf| low + if leaf == 0 { rest } else { little }).collect();
+            let after = plan.grid().quantise(&after).unwrap();
+            let moved: u64 = before.iter().zip(&after).map(|(a, b)| a.abs_diff(*b)).sum();
+            assert_eq!(moved, plan.sensitivity());
+        }
     }
 
     #[test]
