@@ -278,7 +278,9 @@ class TestWhatWasFound:
         # A period that is left out parts the windows.
         assert new.release(np.arange(1.0, W + 1), state=state, period=2).statement.epsilon <= 1
 
-    @pytest.mark.parametrize("change", [{"w": 2 * W}, {"alpha": 2.0}, {"neighbours": "aligned"}, {"delta": 1e-6}])
+    @pytest.mark.parametrize(
+        "change", [{"w": 2 * W}, {"alpha": 2.0}, {"neighbours": "aligned"}, {"delta": 1e-6}, {"entities": "moving"}]
+    )
     def test_a_state_of_another_relation_is_refused(self, change: dict[str, Any]) -> None:
         made = ops.OptStream(ops.Guarantee(epsilon=1, w=W), sample=ops.EqualSampling(2), bounds=BOUNDS)
         state = made.release(np.ones(W)).state

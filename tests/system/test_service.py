@@ -321,7 +321,8 @@ def test_the_budget_is_exact_and_the_statement_in_words(server: Server, book: op
     full, part = {"exact": "4/3", "decimal": 4 / 3}, {"exact": "1/3", "decimal": 1 / 3}
     time.sleep(0.6)
     before = server.get(f"/streams/{stream}/budget").json()
-    assert before["policy"] == {"epsilon": full, "w": W, "alpha": 10.0, "neighbours": "sliding"}
+    who = {"entities": "settled", "entity": "entity"}
+    assert before["policy"] == {"epsilon": full, "w": W, "alpha": 10.0, "neighbours": "sliding", **who}
     assert (before["least"], before["last"], before["windows"]) == (full, None, None)
 
     server.push(stream, day(0))
