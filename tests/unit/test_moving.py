@@ -91,7 +91,7 @@ def losses(mechanism: ops.OptStream, first: int) -> Iterator[Fraction]:
     for row in found:
         total = Fraction(0)
         for depth, level in enumerate(mechanism.levels):
-            plan = mechanism.plans[depth]
+            plan = mechanism.engine.plans[depth]
             one = plan.sensitivity / Fraction(*plan.sample_scale)
             of_features = plan.sensitivity / Fraction(*plan.feature_scales[0]) if level.features else Fraction(0)
             a, b, c, d = (int(value) for value in row[4 * depth : 4 * depth + 4])
@@ -168,7 +168,7 @@ class TestPrice:
 
     def test_leaves_that_are_rounded_apart_are_paid_for(self) -> None:
         mechanism = made(moving(3), grid=2.0**-10)
-        assert [plan.sensitivity for plan in mechanism.plans] == [1024 + 2] * 2
+        assert [plan.sensitivity for plan in mechanism.engine.plans] == [1024 + 2] * 2
         assert made(moving(3)).grid == 2.0**-12
         low, high = (mechanism.read(np.full((3, 3), 5 + value)).units for value in (0.49 / 1024, 0.51 / 1024))
         # Three changes that add up to less than a unit move three units together.
