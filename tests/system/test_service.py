@@ -952,6 +952,62 @@ def test_declared_members_of_a_pool_share_its_budget(tmp_path: Path, environment
     assert "pools.riders" in refused.stderr
 
 
+STEPPED = """
+    [streams.live]
+    plan = "live.toml"
+    step = "30m"
+    origin = 2026-01-01T00:00:00Z
+    emit = "step"
+    [streams.city]
+    plan = "city.toml"
+    emit = "step"
+    """
+
+
+def test_each_observation_is_answered_with_its_private_value(tmp_path: Path, environment: dict[str, str]) -> None:
+    small = "epsilon = 1\nw = 4\nalpha = 1\nbounds = [0, 20_000]\n"
+    (tmp_path / "live.toml").write_text(small + "sample = { kind = 'equal', k = 4 }\nperturb = { kind = 'cube' }\n")
+    (tmp_path / "city.toml").write_text(
+        small + "sample = { kind = 'bucket', k = 2 }\nhierarchy = { city = ['n', 's'] }\n"
+    )
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as made:
+        identity = made.identity
+    config = tmp_path / "service.toml"
+    config.write_text(STEPPED + settings_text("ledger.db", identity, streams=["alone"]))
+    with serving(config, environment, tmp_path) as (server,):
+        left = [server.push("live", [one]).json()["released"] for one in day(0, range(6))]
+        assert [[step["step"] for step in released] for released in left] == [[number] for number in range(6)]
+        steps = [released[0] for released in left]
+        assert steps[5]["time"] == "2026-01-01T02:30:00Z".replace("Z", "+00:00")
+        assert all(step["band"]["lower"] <= step["value"] <= step["band"]["upper"] for step in steps)
+        # A retry gets what has left, one by one, in a batch and after a restart.
+        assert server.push("live", day(0, range(6))).json()["released"] == steps
+        assert server.get("/streams/live/steps").json() == {"steps": steps, "next": None}
+        assert server.get("/streams/live/steps?first=1&limit=2").json() == {"steps": steps[1:3], "next": 3}
+        assert [one["period"] for one in server.get("/streams/live/periods").json()["periods"]] == [0]
+        assert server.get("/streams/live/budget").json()["last"] == {
+            "period": 1,
+            "left": {"exact": "0", "decimal": 0.0},
+        }
+        assert error_of(server.push("live", day(0, [9])))[1] == "StreamError"
+        city = server.push("city", [{"when": step, "value": {"n": RAW, "s": RAW}} for step in range(3)]).json()[
+            "released"
+        ]
+        assert all(one["value"]["city"] == one["value"]["n"] + one["value"]["s"] for one in city)
+        with server.client.stream("GET", "/streams/live/events?after=3", headers=AS["reader"]) as events:
+            lines = events.iter_lines()
+            seen = [json.loads(line[6:]) for line in (next(lines) for _ in range(9)) if line.startswith("data: ")]
+        assert seen == steps[4:]
+        shown = {stream["name"]: stream for stream in server.get("/overview").json()["streams"]}
+        assert shown["live"]["last"]["values"] == [step["value"] for step in steps[2:]]
+        assert set(shown["city"]["last"]["values"]) == {"city", "n", "s"}
+    with serving(config, environment, tmp_path) as (server,):
+        assert server.push("live", day(0, range(4, 8))).json()["released"][:2] == steps[4:]
+        assert server.get("/streams/live/steps?first=0&limit=6").json()["steps"] == steps
+    with ops.Ledger(tmp_path / "ledger.db") as kept:
+        assert kept.verify().problems == ()
+
+
 def test_the_walk_through_of_the_document_runs(environment: dict[str, str], tmp_path: Path) -> None:
     text = (ROOT / "docs" / "service.md").read_text()
     blocks = re.findall(r"^```sh\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)

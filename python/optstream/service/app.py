@@ -27,6 +27,7 @@ from optstream.service.models import (
     Problem,
     Released,
     StatementContent,
+    Steps,
     explain,
 )
 from optstream.service.refusals import KINDS, Refusal, refusal_of
@@ -99,6 +100,7 @@ def make_app(service: Service) -> FastAPI:
     app.add_middleware(Gateway, service=service)
     _add_writing(app, service)
     _add_reading(app, service)
+    _add_accounts(app, service)
     _add_watching(app, service)
     _add_refusals(app)
     _describe(app)
@@ -147,11 +149,17 @@ def _check_media(request: Request) -> None:
         raise Refusal("UnsupportedMediaType", "the body must be application/json, without an encoding")
 
 
-def _add_reading(app: FastAPI, service: Service) -> None:
+def _viewing(service: Service) -> Callable[[str, Request], View]:
     def view_of(name: str, request: Request) -> View:
         view = service.readable(name, request.scope["optstream.client"])
         request.scope["optstream.exchange"].stream = name
         return view
+
+    return view_of
+
+
+def _add_reading(app: FastAPI, service: Service) -> None:
+    view_of = _viewing(service)
 
     @app.get("/streams/{name}/periods", response_model=Periods, responses=refused(*READING), openapi_extra=_secured())
     async def periods(
@@ -162,7 +170,7 @@ def _add_reading(app: FastAPI, service: Service) -> None:
     ) -> Response:
         """Show the released ones of ``limit`` periods from ``first`` on, or of the last; ``next`` is where to go on."""
         view = view_of(name, request)
-        return _raw(await service.read(lambda: view.page(first, limit)))
+        return _raw(await service.read(lambda: view.page(view.periods, first, limit)))
 
     @app.get(
         "/streams/{name}/periods/{number}", response_model=Period, responses=refused(*READING), openapi_extra=_secured()
@@ -170,10 +178,25 @@ def _add_reading(app: FastAPI, service: Service) -> None:
     async def period(name: Name, number: Number, request: Request) -> Response:
         """Show one released period, which never changes."""
         view = view_of(name, request)
-        found = await service.read(lambda: view.period(number))
+        found = await service.read(lambda: view.periods.find(number))
         if found is None:
             raise Refusal("NotFound", f"period {number} is not released")
         return _raw(found)
+
+    @app.get("/streams/{name}/steps", response_model=Steps, responses=refused(*READING), openapi_extra=_secured())
+    async def steps(
+        name: Name,
+        request: Request,
+        first: Annotated[int | None, PERIOD] = None,
+        limit: Annotated[int, Query(ge=1, le=PAGE)] = 30,
+    ) -> Response:
+        """Show ``limit`` steps that have left from ``first`` on, or the last ones; ``next`` is where to go on."""
+        view = view_of(name, request)
+        return _raw(await service.read(lambda: view.page(view.steps, first, limit)))
+
+
+def _add_accounts(app: FastAPI, service: Service) -> None:
+    view_of = _viewing(service)
 
     @app.get("/streams/{name}/budget", response_model=Budget, responses=refused(*READING), openapi_extra=_secured())
     async def budget(
@@ -227,11 +250,11 @@ def _resumed(request: Request, after: int | None, view: View) -> int:
         return int(seen[:15]) + 1
     if after is not None:
         return after + 1
-    return 0 if view.released is None else view.released + 1
+    return 0 if view.last is None else view.last + 1
 
 
 async def _follow(service: Service, view: View, begin: int) -> AsyncIterator[bytes]:
-    gauge = service.metrics.followers
+    gauge, kind = service.metrics.followers, view.news.name.removesuffix("s").encode()
     if service.followers >= service.settings.limits.events:
         yield b"event: busy\ndata: {}\nretry: 30000\n\n"
         return
@@ -241,10 +264,10 @@ async def _follow(service: Service, view: View, begin: int) -> AsyncIterator[byt
         said = monotonic()
         yield b"retry: 2000\n\n"
         while not service.stopping.is_set():
-            while view.released is not None and begin <= view.released:
+            while view.last is not None and begin <= view.last:
                 found = await service.read(_reader(view, begin))
                 if found is not None:
-                    yield b"event: period\nid: %d\ndata: %s\n\n" % (begin, found)
+                    yield b"event: %s\nid: %d\ndata: %s\n\n" % (kind, begin, found)
                 begin += 1
             await service.news(HEARTBEAT)
             if monotonic() - said >= HEARTBEAT:
@@ -257,7 +280,7 @@ async def _follow(service: Service, view: View, begin: int) -> AsyncIterator[byt
 
 
 def _reader(view: View, number: int) -> Callable[[], bytes | None]:
-    return lambda: view.period(number)
+    return lambda: view.news.find(number)
 
 
 def _add_watching(app: FastAPI, service: Service) -> None:

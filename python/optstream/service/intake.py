@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from optstream.data.clock import Clock
@@ -25,7 +26,7 @@ from optstream.stream.asynchronous import AsyncStream
 from optstream.stream.stream import Stream
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from datetime import datetime
 
     from optstream.ledger import Ledger
@@ -46,7 +47,8 @@ class Waiting:
     when: Sequence[int | datetime]
     values: Sequence[Any]
     answer: asyncio.Future[list[Any]]
-    periods: set[int] = field(default_factory=set)
+    numbers: set[int] = field(default_factory=set)
+    """Its periods, or its steps where they leave one by one."""
 
 
 class Intake:
@@ -56,7 +58,7 @@ class Intake:
         self.declared = declared
         self.clock = Clock.of(declared.step, declared.origin)
         rules: dict[str, Any] = {
-            name: getattr(declared, name) for name in ("late", "duplicate", "disorder", "missing", "absent")
+            name: getattr(declared, name) for name in ("emit", "late", "duplicate", "disorder", "missing", "absent")
         }
         self.stream = Stream(
             declared.mechanism,
@@ -69,6 +71,7 @@ class Intake:
             **rules,
         )
         self._async = AsyncStream(self.stream)
+        self._number = attrgetter(declared.emit)
         self._most = most
         self._waiting: list[Waiting] = []
         self._work: asyncio.Task[None] | None = None
@@ -77,10 +80,10 @@ class Intake:
         """Take observations, all or none; return the releases of the periods that they complete or belong to."""
         if len(self._waiting) >= self._most:
             raise Refusal("Busy", f"{self._most} requests wait for this stream already")
-        w = self.declared.mechanism.guarantee.w
+        unit = 1 if self.declared.emit == "step" else self.declared.mechanism.guarantee.w
         # What does not fit the clock is refused here, before anybody waits for it.
-        periods = {self.clock.step_of(moment) // w for moment in when}
-        request = Waiting(when, values, asyncio.get_running_loop().create_future(), periods)
+        numbers = {self.clock.step_of(moment) // unit for moment in when}
+        request = Waiting(when, values, asyncio.get_running_loop().create_future(), numbers)
         self._waiting.append(request)
         if self._work is None or self._work.done():
             self._work = asyncio.create_task(self._write())
@@ -109,7 +112,7 @@ class Intake:
                 if not isinstance(error, Exception):
                     raise
             else:
-                _share(group, released)
+                _share(group, released, self._number)
 
     def _next_group(self) -> list[Waiting]:
         count, total = 0, 0
@@ -131,7 +134,7 @@ class Intake:
         except OptStreamError as error:
             _fail([request], error)
         else:
-            _share([request], released)
+            _share([request], released, self._number)
 
 
 def _fail(group: Sequence[Waiting], error: BaseException) -> None:
@@ -142,13 +145,13 @@ def _fail(group: Sequence[Waiting], error: BaseException) -> None:
             request.answer.exception()
 
 
-def _share(group: Sequence[Waiting], released: Sequence[Any]) -> None:
-    """Give every request the releases of its periods; one that nobody's belong to goes to who closed it."""
+def _share(group: Sequence[Waiting], released: Sequence[Any], number: Callable[[Any], int]) -> None:
+    """Give every request the releases of its periods or steps; one that nobody sent goes to who came right after."""
     shares: list[list[Any]] = [[] for _ in group]
     for release in released:
-        owners = [place for place, request in enumerate(group) if release.period in request.periods]
+        owners = [place for place, request in enumerate(group) if number(release) in request.numbers]
         if not owners:
-            owners = [place for place, request in enumerate(group) if max(request.periods) > release.period][:1]
+            owners = [place for place, request in enumerate(group) if max(request.numbers) > number(release)][:1]
         for place in owners or [len(group) - 1]:
             shares[place].append(release)
     for request, share in zip(group, shares, strict=True):

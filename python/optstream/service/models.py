@@ -56,8 +56,8 @@ class Band(Form):
     """What holds the noise of each step with the chance ``level``; with an estimate, the true value."""
 
     level: float
-    lower: list[float] | dict[str, list[float]]
-    upper: list[float] | dict[str, list[float]]
+    lower: list[float | None] | dict[str, list[float | None]]
+    upper: list[float | None] | dict[str, list[float | None]]
 
 
 class Period(Form):
@@ -70,16 +70,41 @@ class Period(Form):
     epsilon: Rational
 
 
-class Released(Form):
-    """The periods that observations complete, or that were complete before."""
+class StepBand(Form):
+    """Where the true value of a step should be; null where nothing is known yet."""
 
-    released: list[Period]
+    level: float
+    lower: float | dict[str, float | None] | None
+    upper: float | dict[str, float | None] | None
+
+
+class Step(Form):
+    """A step that has left."""
+
+    step: int
+    time: int | datetime
+    value: float | dict[str, float]
+    band: StepBand
+    epsilon: Rational
+
+
+class Released(Form):
+    """The periods that observations complete, or that were complete before; or the steps, where they leave by one."""
+
+    released: list[Period | Step]
 
 
 class Periods(Form):
     """Released periods in order, and where to go on."""
 
     periods: list[Period]
+    next: int | None
+
+
+class Steps(Form):
+    """Steps that have left, in order, and where to go on."""
+
+    steps: list[Step]
     next: int | None
 
 

@@ -27,8 +27,11 @@ function duration(seconds) {
 
 function chart(period, node, parent) {
   const of = (series) => (Array.isArray(series) ? series : series[node]);
-  const values = of(period.values), lower = of(period.band.lower), upper = of(period.band.upper);
-  const least = Math.min(...values, ...lower), most = Math.max(...values, ...upper);
+  const values = of(period.values);
+  const known = [...values, ...of(period.band.lower), ...of(period.band.upper)].filter((value) => value !== null);
+  const least = Math.min(...known), most = Math.max(...known);
+  // Where nothing is known yet the band has no end.
+  const lower = of(period.band.lower).map((end) => end ?? least), upper = of(period.band.upper).map((end) => end ?? most);
   const spread = most - least || 1, count = values.length;
   const x = (step) => LEFT + (WIDTH - 2 * LEFT) * (count > 1 ? step / (count - 1) : 0.5);
   const y = (value) => 4 + (HEIGHT - BOTTOM - 8) * (1 - (value - least) / spread);

@@ -220,16 +220,16 @@ class Service:
         return Refusal("NotFound", "no such stream is declared for this token")
 
     async def push(self, intake: Intake, when: Sequence[Any], values: Sequence[Any]) -> list[bytes]:
-        """Take observations; return the periods that they complete as JSON."""
+        """Take observations; return the periods that they complete, or the steps, as JSON."""
         releases = await intake.push(when, values)
         name, view = intake.declared.name, self.views[intake.declared.name]
         self.metrics.observations.labels(name).inc(len(when))
-        view.note()
+        view.note(releases)
         self.metrics.open_steps.labels(name).set(view.open_steps)
         if not releases:
             return []
         self.metrics.releases.labels(name).inc(len(releases))
-        shown = await self.read(lambda: [view.shown(release) for release in releases])
+        shown = await self.read(lambda: [view.news.shown(release) for release in releases])
         async with self._news:
             self._news.notify_all()
         return shown

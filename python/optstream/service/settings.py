@@ -96,6 +96,7 @@ class Declared:
     origin: datetime | None = None
     public: bool = False
     pool: str | None = None
+    emit: str = "period"
     late: str = "stored"
     duplicate: str = "keep"
     disorder: str = "accept"
@@ -221,7 +222,7 @@ def _place(folder: Path, name: str, given: Mapping[str, Any]) -> str | None:
 def _stream(folder: Path, name: str, given: Any) -> Declared:
     where = f"streams.{name}"
     rules = {"late", "duplicate", "disorder", "missing", "absent"}
-    _check_keys(where, _table(where, given), {"plan"}, {"step", "origin", "public", "pool", *rules})
+    _check_keys(where, _table(where, given), {"plan"}, {"step", "origin", "public", "pool", "emit", *rules})
     _check_name(where, name)
     if ("step" in given) != ("origin" in given):
         raise ParameterError(f"{where} must have 'step' and 'origin' together, or neither for step numbers")
@@ -233,8 +234,10 @@ def _stream(folder: Path, name: str, given: Any) -> Declared:
         origin=_moment(f"{where}.origin", given["origin"]) if "origin" in given else None,
         public=_flag(f"{where}.public", given.get("public", False)),
         pool=None if "pool" not in given else _text(f"{where}.pool", given["pool"]),
-        # What they may be is known, and checked, by Stream.
-        **{rule: given[rule] for rule in rules if rule in given},
+        # What they may be is known, and checked, by Stream. Steps that leave at once leave in their order.
+        emit=_text(f"{where}.emit", given.get("emit", "period")),
+        disorder=given.get("disorder", "refuse" if given.get("emit") == "step" else "accept"),
+        **{rule: given[rule] for rule in rules - {"disorder"} if rule in given},
     )
 
 

@@ -1,6 +1,6 @@
-"""What may be read of a stream: released periods, what is left of the budget, how far it has come.
+"""What may be read of a stream: released periods and steps, what is left of the budget, how far it has come.
 
-A released period never changes, so it is put together once. What is left is followed release by release: a request
+What is released never changes, so it is put together once. What is left is followed release by release: a request
 never makes anybody look at the whole history.
 """
 
@@ -11,6 +11,8 @@ from collections import OrderedDict
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
+from math import isfinite
+from operator import attrgetter
 from threading import Lock
 from time import monotonic
 from typing import TYPE_CHECKING, Any
@@ -18,18 +20,20 @@ from typing import TYPE_CHECKING, Any
 from optstream.mechanism.tree_release import TreeRelease
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from optstream.ledger import Ledger
     from optstream.privacy.guarantee import Guarantee
     from optstream.service.intake import Intake
 
-__all__ = ["LEVEL", "PAGE", "View", "exact"]
+__all__ = ["LEVEL", "PAGE", "Shelf", "View", "exact"]
 
 PAGE = 100
-"""The most periods of one answer."""
+"""The most periods, or steps, of one answer."""
 LEVEL = 0.95
 """The coverage of bands."""
 KEPT = 4_000_000
-"""Bytes of periods that are kept ready for every stream."""
+"""Bytes of periods, and of steps, that are kept ready for every stream."""
 FRESH = 0.5
 """Seconds in which what other processes do need not be seen."""
 
@@ -55,17 +59,111 @@ class Budget:
     pool: Shared | None
 
 
+class Shelf:
+    """What a stream has released, as JSON: its periods, or its steps.
+
+    Args:
+        name: What they are called together.
+        number: The number of a release.
+        content: A release as plain data.
+        read: The releases from one number to another, as the ledger has them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        number: Callable[[Any], int],
+        content: Callable[[Any], dict[str, Any]],
+        read: Callable[[int, int], list[Any]],
+    ) -> None:
+        self.name, self.number = name, number
+        self._content, self._read = content, read
+        self._ready: OrderedDict[int, bytes] = OrderedDict()
+        self._bytes = 0
+        self._guard = Lock()
+
+    def find(self, number: int) -> bytes | None:
+        """Return one release, or None."""
+        with self._guard:
+            found = self._ready.get(number)
+        if found is not None:
+            return found
+        return next((self.shown(one) for one in self._read(number, number)), None)
+
+    def page(self, first: int | None, limit: int, last: int | None) -> bytes:
+        """Return the releases from one on, or the last ones, and where to go on."""
+        end = -1 if last is None else last
+        start = max(0, end - limit + 1) if first is None else first
+        stop = min(start + limit - 1, end)
+        numbers = range(start, stop + 1)
+        with self._guard:
+            found = {number: self._ready[number] for number in numbers if number in self._ready}
+        lacking = [number for number in numbers if number not in found]
+        if lacking:
+            found |= {self.number(one): self.shown(one) for one in self._read(lacking[0], lacking[-1])}
+        shown = b",".join(found[number] for number in sorted(found))
+        following = str(stop + 1).encode() if numbers and stop < end else b"null"
+        return b'{"%s":[%s],"next":%s}' % (self.name.encode(), shown, following)
+
+    def shown(self, release: Any) -> bytes:
+        """Return a release as JSON."""
+        number = self.number(release)
+        with self._guard:
+            if number in self._ready:
+                self._ready.move_to_end(number)
+                return self._ready[number]
+        content = json.dumps(self._content(release), separators=(",", ":"), allow_nan=False).encode()
+        with self._guard:
+            if number not in self._ready:
+                self._ready[number] = content
+                self._bytes += len(content)
+            while self._bytes > KEPT and len(self._ready) > 1:
+                self._bytes -= len(self._ready.popitem(last=False)[1])
+        return content
+
+
 class View:
     """The readable side of one stream. Its methods wait for the ledger, so they are called in threads."""
 
     def __init__(self, intake: Intake, ledger: Ledger) -> None:
         self._intake, self._ledger, self.name = intake, ledger, intake.declared.name
         self._clock, self._w = intake.clock, intake.declared.mechanism.guarantee.w
-        self._periods: OrderedDict[int, bytes] = OrderedDict()
-        self._bytes = 0
-        self._guard, self._looking, self._looked = Lock(), Lock(), monotonic()
-        self.released, self.open_steps = intake.stream.released, intake.stream.open_steps
+        self.periods = Shelf(
+            "periods",
+            attrgetter("period"),
+            self._period_content,
+            lambda first, last: ledger.releases(self.name, first, last),
+        )
+        self.steps = Shelf("steps", attrgetter("step"), self._step_content, self._read_steps)
+        self._looking, self._looked = Lock(), monotonic()
+        self.released: int | None = None
+        self.open_steps = 0
+        self.last_step: int | None = None
+        """The last step that has left, of a stream whose steps leave one by one."""
+        self._look()
         self.budget = self._whole_budget()
+
+    @property
+    def by_step(self) -> bool:
+        """Whether steps leave one by one."""
+        return self._intake.declared.emit == "step"
+
+    @property
+    def news(self) -> Shelf:
+        """What is released: steps, or periods."""
+        return self.steps if self.by_step else self.periods
+
+    @property
+    def last(self) -> int | None:
+        """The number of the last step, or period, that has left."""
+        return self.last_step if self.by_step else self.released
+
+    @property
+    def charged(self) -> int | None:
+        """The last period that is charged: one whose steps leave one by one is when it begins."""
+        if self.last_step is None:
+            return self.released
+        return self.last_step // self._w
 
     # How far the stream has come.
 
@@ -74,15 +172,24 @@ class View:
         with self._looking:
             if monotonic() - self._looked < FRESH:
                 return
-            kept = self._ledger.kept(self.name)
-            self.released, self.open_steps = kept.released, len(kept.values)
+            self._look()
             self.budget = self._next_budget()
             self._looked = monotonic()
 
-    def note(self) -> None:
+    def _look(self) -> None:
+        kept = self._ledger.kept(self.name)
+        self.released, self.open_steps = kept.released, len(kept.values)
+        if self.by_step:
+            closed = None if kept.released is None else (kept.released + 1) * self._w - 1
+            self.last_step = max(kept.values, default=closed)
+
+    def note(self, releases: Sequence[Any]) -> None:
         """Note what this process has just written; who asks next looks again what is left."""
         self._looked = 0.0
-        self.released, self.open_steps = self._intake.stream.released, self._intake.stream.open_steps
+        if self.by_step:
+            self.last_step = max((release.step for release in releases), default=self.last_step)
+        else:
+            self.released, self.open_steps = self._intake.stream.released, self._intake.stream.open_steps
 
     @property
     def lag(self) -> float | None:
@@ -105,7 +212,7 @@ class View:
             # Other members may have been charged since.
             return replace(before, pool=self._shared(before.period))
         policy = self._ledger.policy(self.name)
-        last = self.released
+        last = self.charged
         first = None if last is None else min(before.period or 0, last)
         # The whole history is looked at when the service starts and when something else than the next periods has
         # happened. What another program charges for an old period is seen then; the ledger itself always sees it.
@@ -115,7 +222,7 @@ class View:
         return self._budget(policy, min(before.least, policy.epsilon - price), head)
 
     def _budget(self, policy: Guarantee, least: Fraction, head: int) -> Budget:
-        last = self.released
+        last = self.charged
         price = Fraction(0) if last is None else self._ledger.window_price(self.name, last, last)
         return Budget(policy, least, last, policy.epsilon - price, head, self._shared(last))
 
@@ -161,30 +268,10 @@ class View:
 
     # What was released.
 
-    def period(self, number: int) -> bytes | None:
-        """Return a released period as JSON, or None."""
-        with self._guard:
-            found = self._periods.get(number)
-        if found is None:
-            release = self._ledger.stored(self.name, number)
-            return None if release is None else self.shown(release)
-        return found
-
-    def page(self, first: int | None, limit: int) -> bytes:
-        """Return the released periods from one on, or the last ones, as JSON."""
+    def page(self, shelf: Shelf, first: int | None, limit: int) -> bytes:
+        """Return the released periods or steps from one on, or the last ones, as JSON."""
         self.refresh()
-        last = -1 if self.released is None else self.released
-        start = max(0, last - limit + 1) if first is None else first
-        stop = min(start + limit - 1, last)
-        numbers = range(start, stop + 1)
-        with self._guard:
-            found = {number: self._periods[number] for number in numbers if number in self._periods}
-        lacking = [number for number in numbers if number not in found]
-        if lacking:
-            found |= {one.period: self.shown(one) for one in self._ledger.releases(self.name, lacking[0], lacking[-1])}
-        shown = b",".join(found[number] for number in sorted(found))
-        following = str(stop + 1).encode() if numbers and stop < last else b"null"
-        return b'{"periods":[' + shown + b'],"next":' + following + b"}"
+        return shelf.page(first, limit, self.last_step if shelf is self.steps else self.released)
 
     def summary(self) -> bytes:
         """Return the stream at a glance as JSON."""
@@ -196,27 +283,63 @@ class View:
             "open_steps": self.open_steps,
             "lag_seconds": None if self.lag is None else round(self.lag, 1),
         }
+        return json.dumps(content).encode()[:-1] + b',"last":' + self._latest() + b"}"
+
+    def _latest(self) -> bytes:
+        """Return the last period, or so many of the last steps, in the form of a period."""
+        if self.by_step:
+            return json.dumps(self._latest_steps()).encode()
         # A period that was passed over has no values.
-        last = None if self.released is None else self.period(self.released)
-        return json.dumps(content).encode()[:-1] + b',"last":' + (last or b"null") + b"}"
+        return (None if self.released is None else self.periods.find(self.released)) or b"null"
 
-    def shown(self, release: Any) -> bytes:
-        """Return a period as JSON: values and bands for every step, or for every node and step, and what it costs."""
-        number = release.period
-        with self._guard:
-            if number in self._periods:
-                self._periods.move_to_end(number)
-                return self._periods[number]
-        content = json.dumps(self._content(release), separators=(",", ":"), allow_nan=False).encode()
-        with self._guard:
-            if number not in self._periods:
-                self._periods[number] = content
-                self._bytes += len(content)
-            while self._bytes > KEPT and len(self._periods) > 1:
-                self._bytes -= len(self._periods.popitem(last=False)[1])
-        return content
+    def _latest_steps(self) -> dict[str, Any] | None:
+        if self.last_step is None:
+            return None
+        page = json.loads(self.steps.page(max(0, self.last_step - self._w + 1), self._w, self.last_step))
+        steps = page["steps"]
+        if not steps:
+            return None
+        nodes = steps[-1]["value"] if isinstance(steps[-1]["value"], dict) else None
 
-    def _content(self, release: Any) -> dict[str, Any]:
+        def line(of: Callable[[dict[str, Any]], Any]) -> Any:
+            if nodes is None:
+                return [of(step) for step in steps]
+            return {node: [of(step)[node] for step in steps] for node in nodes}
+
+        return {
+            "period": self.last_step // self._w,
+            "start": steps[0]["time"],
+            "values": line(lambda step: step["value"]),
+            "band": {
+                "level": LEVEL,
+                "lower": line(lambda step: step["band"]["lower"]),
+                "upper": line(lambda step: step["band"]["upper"]),
+            },
+            "epsilon": steps[-1]["epsilon"],
+        }
+
+    def _read_steps(self, first: int, last: int) -> list[Any]:
+        periods = range(first // self._w, last // self._w + 1)
+        found = [one for period in periods for one in self._intake.stream.released_steps(period)]
+        return [one for one in found if first <= one.step <= last]
+
+    def _step_content(self, release: Any) -> dict[str, Any]:
+        ends = release.interval(LEVEL)
+        lower: Any
+        upper: Any
+        if isinstance(release.value, dict):
+            lower, upper = ({node: _finite(pair[side]) for node, pair in ends.items()} for side in (0, 1))
+        else:
+            lower, upper = (_finite(end) for end in ends)
+        return {
+            "step": release.step,
+            "time": release.time.isoformat() if isinstance(release.time, datetime) else release.time,
+            "value": release.value,
+            "band": {"level": LEVEL, "lower": lower, "upper": upper},
+            "epsilon": exact(release.statement.epsilon),
+        }
+
+    def _period_content(self, release: Any) -> dict[str, Any]:
         low, high = release.interval(LEVEL)
         if isinstance(release, TreeRelease):
             nodes = release.hierarchy.nodes
@@ -232,6 +355,11 @@ class View:
             "band": {"level": LEVEL, "lower": ends[0], "upper": ends[1]},
             "epsilon": exact(release.statement.epsilon),
         }
+
+
+def _finite(end: float) -> float | None:
+    """Return the end of a band, or None where nothing is known yet."""
+    return end if isfinite(end) else None
 
 
 def exact(value: Fraction) -> dict[str, Any]:

@@ -351,16 +351,18 @@ class StepStream:
             _mechanism=made,
         )
 
+    def stored(self, period: int) -> list[tuple[bytes, StepRelease]]:
+        """Return the steps of a period as the ledger has them, each with the digest of its observation."""
+        made = None if self._ledger is None else self._ledger.steps.mechanism_of(self._name, period)
+        if self._ledger is None or made is None:
+            return []
+        steps = self._ledger.steps.stored(self._name, period)
+        return [(found.digest, self._from_stored(made, period, found)) for found in steps]
+
     def _stored(self, step: int) -> tuple[bytes, StepRelease] | None:
         """Return a step as the ledger has it."""
-        if self._ledger is None:
-            return None
-        period = step // self._mechanism.guarantee.w
-        made = self._ledger.steps.mechanism_of(self._name, period)
-        for found in self._ledger.steps.stored(self._name, period):
-            if found.step == step and made is not None:
-                return found.digest, self._from_stored(made, period, found)
-        return None
+        stored = self.stored(step // self._mechanism.guarantee.w)
+        return next((found for found in stored if found[1].step == step), None)
 
     def _from_stored(self, made: OptStream, period: int, found: StoredStep) -> StepRelease:
         steps = self._ledger.steps if self._ledger is not None else None

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
     from optstream.keys import CuratorKey
     from optstream.ledger.observations import Kept
+    from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.release import Parts
 
     Vector = NDArray[np.float64]
@@ -232,6 +233,18 @@ class Stream:
                 "known": (state.known or State(clock=str(self._clock))).to_data(self._mechanism.guarantee),
             }
         )
+
+    def released_steps(self, period: int) -> list[StepRelease]:
+        """Return the steps of a period that have left one by one, as the ledger has them.
+
+        Raises:
+            StreamError: The stream has no ledger, or releases whole periods.
+        """
+        if self._per_step is None or self._ledger is None:
+            raise StreamError("the stream keeps no steps, but must have a ledger and emit='step'")
+        if isinstance(period, bool) or not isinstance(period, int):
+            raise ParameterTypeError(f"period is of type {type(period).__name__}, but must be an int")
+        return [release for _, release in self._per_step.stored(period)]
 
     def discard(self) -> int:
         """Drop the observations of the open period; return their number. What was released stays released."""
