@@ -29,13 +29,13 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 from math import lcm
-from typing import TYPE_CHECKING, Any, TypeVar, assert_never
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from optstream.errors import DataError
 from optstream.privacy.gaussian import epsilon_from, rho_from
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from optstream.privacy.guarantee import Guarantee
 
@@ -151,63 +151,115 @@ def window_costs(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -
     >>> window_costs([TouchCost(0, 2, Fraction(1))], 2)
     (-1, [Fraction(1, 1), Fraction(1, 1), Fraction(1, 1)])
     """
-    begin, pure, gaussian = _window_parts(costs, w)
+    begin, *parts = _window_parts(costs, w)
+    pure, gaussian = (part.fractions() for part in parts)
     return begin, [epsilon + epsilon_from(rho, delta) for epsilon, rho in zip(pure, gaussian, strict=True)]
 
 
-def _window_parts(costs: Sequence[Cost], w: int) -> tuple[int, list[Fraction], list[Fraction]]:
+class _Part(NamedTuple):
+    """What windows cost, one after the other, in whole numbers of some part of a unit, which add up quickly."""
+
+    counts: list[int]
+    denominator: int
+
+    def fraction(self, count: int) -> Fraction:
+        """Return a number of parts as a share of the unit."""
+        return Fraction(count, self.denominator)
+
+    def fractions(self) -> list[Fraction]:
+        """Return what all windows cost."""
+        return [self.fraction(count) for count in self.counts]
+
+    def most(self) -> Fraction:
+        """Return the most that any window costs."""
+        return self.fraction(max(self.counts, default=0))
+
+
+def _window_parts(costs: Sequence[Cost], w: int) -> tuple[int, _Part, _Part]:
     """Return the first window, and for each of them its pure costs and its Gaussian ones."""
     if not costs:
-        return 0, [], []
+        return 0, _Part([], 1), _Part([], 1)
     begin = min(_first_step(cost) for cost in costs) - w + 1
     end = max(_stop(cost) for cost in costs)
+    pure = _part([cost for cost in costs if not _is_gaussian(cost)], w, begin, end)
+    return begin, pure, _part([cost for cost in costs if _is_gaussian(cost)], w, begin, end)
+
+
+def _is_gaussian(cost: Cost) -> bool:
+    """Whether a cost is in units of rho."""
+    return isinstance(cost, SquareCosts) or (isinstance(cost, ChosenCosts) and cost.gaussian)
+
+
+def _part(costs: Sequence[Cost], w: int, begin: int, end: int) -> _Part:
+    """Return what the windows from one to another cost of some costs of one unit."""
+    denominator = lcm(*(value.denominator for cost in costs for value in _values(cost)))
+
+    def counted(value: Fraction) -> int:
+        return value.numerator * (denominator // value.denominator)
+
     # Differences from one window to the next are cheap to deposit; sums over windows of choices are not.
-    change = {unit: [Fraction(0)] * (end - begin + 1) for unit in (False, True)}
-    chosen = {unit: [Fraction(0)] * (end - begin) for unit in (False, True)}
+    change = [0] * (end - begin + 1)
+    chosen = [0] * (end - begin)
     for cost in costs:
         match cost:
             case StepCosts(start, values):
-                for step, value in enumerate(values, start):
-                    change[False][step - w + 1 - begin] += value
-                    change[False][step + 1 - begin] -= value
+                for place, value in enumerate(values, start - begin):
+                    count = counted(value)
+                    change[place - w + 1] += count
+                    change[place + 1] -= count
             case TouchCost(start, stop, value):
-                change[False][start - w + 1 - begin] += value
-                change[False][stop - begin] -= value
+                change[start - w + 1 - begin] += counted(value)
+                change[stop - begin] -= counted(value)
             case ChosenCosts(_, stop, _, value):
+                count = counted(value)
                 for first in range(_first_step(cost) - w + 1, stop):
-                    chosen[cost.gaussian][first - begin] += value * _most_chosen(cost, first, first + w)
+                    chosen[first - begin] += count * _most_chosen(cost, first, first + w)
             case SquareCosts() | SpreadCost():
                 changes = _square_changes(cost, w) if isinstance(cost, SquareCosts) else _spread_changes(cost, w)
+                (share,) = _values(cost)
+                count = counted(share)
                 for first, difference in changes:
-                    change[isinstance(cost, SquareCosts)][first - begin] += difference
+                    change[first - begin] += count * difference
             case _:
                 assert_never(cost)
-    pure, gaussian = (
-        [base + more for base, more in zip(accumulate(change[unit]), chosen[unit], strict=False)]
-        for unit in (False, True)
-    )
-    return begin, pure, gaussian
+    return _Part([base + more for base, more in zip(accumulate(change), chosen, strict=False)], denominator)
 
 
-def _square_changes(cost: SquareCosts, w: int) -> list[tuple[int, Fraction]]:
-    """Return the first steps of the windows that cost something else than the one before, and the difference."""
+def _values(cost: Cost) -> Sequence[Fraction]:
+    """Return what a window pays whole multiples of."""
+    match cost:
+        case StepCosts(_, values):
+            return values
+        case SpreadCost(runs, _, value):
+            return (value / _common_length(runs),)
+        case _:
+            return (cost.cost,)
+
+
+def _square_changes(cost: SquareCosts, w: int) -> list[tuple[int, int]]:
+    """Return the first steps of the windows whose squared weight is another than before, and the difference."""
     below = list(accumulate(cost.weights, initial=0))
     count = len(cost.weights)
     # A window gains a step of the measurement at its end, and loses one at its beginning.
     places = {first for i in range(count) for first in (cost.start + i - w + 1, cost.start + i + 1)}
-    changes, before = [], Fraction(0)
+    changes, before = [], 0
     for first in sorted(places):
         low, high = max(first - cost.start, 0), min(first - cost.start + w, count)
-        now = cost.cost * (below[high] - below[low]) ** 2 if low < high else Fraction(0)
+        now = (below[high] - below[low]) ** 2 if low < high else 0
         changes.append((first, now - before))
         before = now
     return changes
 
 
-def _spread_changes(cost: SpreadCost, w: int) -> list[tuple[int, Fraction]]:
-    """Return the first steps of the windows that may cost something else than the one before, and the difference."""
+def _common_length(runs: Sequence[tuple[int, int]]) -> int:
+    """Return into how many parts runs are divided so that each of their steps is a whole number of these."""
+    return lcm(*(stop - start for start, stop in runs))
+
+
+def _spread_changes(cost: SpreadCost, w: int) -> list[tuple[int, int]]:
+    """Return the first steps of the windows that may cover more or less than the one before, and by how many parts."""
     sources = [[_source(step, cost.repeated) for step in range(start, stop)] for start, stop in cost.runs]
-    whole = lcm(*map(len, sources))
+    whole = _common_length(cost.runs)
     places = {first for steps in sources for step in steps for first in (step - w + 1, step + 1)}
     changes, before = [], 0
     for first in sorted(places):
@@ -216,7 +268,7 @@ def _spread_changes(cost: SpreadCost, w: int) -> list[tuple[int, Fraction]]:
             (bisect_left(steps, first + w) - bisect_left(steps, first)) * (whole // len(steps)) for steps in sources
         )
         now = sum(sorted(covered, reverse=True)[: cost.nodes])
-        changes.append((first, cost.cost * (now - before) / whole))
+        changes.append((first, now - before))
         before = now
     return changes
 
@@ -238,13 +290,13 @@ def worst_window(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -
     """
     _, pure, gaussian = _window_parts(costs, w)
     # A window that has less of both than another needs no conversion.
-    largest: dict[Fraction, Fraction] = {}
-    for epsilon, rho in zip(pure, gaussian, strict=True):
+    largest: dict[int, int] = {}
+    for epsilon, rho in zip(pure.counts, gaussian.counts, strict=True):
         largest[epsilon] = max(rho, largest.get(epsilon, rho))
-    worst, most = Fraction(0), Fraction(-1)
+    worst, most = Fraction(0), -1
     for epsilon, rho in sorted(largest.items(), reverse=True):
         if rho > most:
-            worst, most = max(worst, epsilon + epsilon_from(rho, delta)), rho
+            worst, most = max(worst, pure.fraction(epsilon) + epsilon_from(gaussian.fraction(rho), delta)), rho
     return worst
 
 
@@ -313,7 +365,7 @@ def parts_of(period: Sequence[Cost], guarantee: Guarantee) -> tuple[Fraction, Fr
     (Fraction(2, 1), Fraction(1, 2))
     """
     _, pure, gaussian = _window_parts(_met(period, guarantee), guarantee.w)
-    return max(pure, default=Fraction(0)), max(gaussian, default=Fraction(0))
+    return pure.most(), gaussian.most()
 
 
 def _met(period: Sequence[Cost], guarantee: Guarantee) -> list[Cost]:
@@ -359,15 +411,18 @@ def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int) -> Fra
     others_first, *rest = _window_parts(others, w)
     first, *own = _window_parts(costs, w)
     return min(
-        _at(allowed, window - others_first) / cost
-        for mine, allowed in zip(own, rest, strict=True)
-        for window, cost in enumerate(mine, first)
-        if cost > 0
+        allowed / cost
+        for mine, other in zip(own, rest, strict=True)
+        for cost, allowed in _together(mine, other, first - others_first)
     )
 
 
-def _at(costs: Sequence[Fraction], index: int) -> Fraction:
-    return costs[index] if 0 <= index < len(costs) else Fraction(0)
+def _together(mine: _Part, other: _Part, by: int) -> Iterator[tuple[Fraction, Fraction]]:
+    """Yield what costs something of the one, with what the same window costs of the other, which is that much later."""
+    met = (other.counts[place] if 0 <= place < len(other.counts) else 0 for place in range(by, by + len(mine.counts)))
+    for own, others in set(zip(mine.counts, met, strict=True)):
+        if own > 0:
+            yield mine.fraction(own), other.fraction(others)
 
 
 def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarantee) -> Fraction:
@@ -388,15 +443,14 @@ def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarant
     first, *spent = _window_parts(before, w)
     begin, *own = _window_parts([moved(cost, w) for cost in costs], w)
     limits = [guarantee.epsilon, Fraction(0)]
-    if any(spent[1]) or any(own[1]):
+    if any(spent[1].counts) or any(own[1].counts):
         limits[0] = max(parts_of(before, guarantee)[0], parts_of(costs, guarantee)[0])
         rest = guarantee.epsilon - limits[0]
         limits[1] = rho_from(rest, guarantee.delta) if rest > 0 else Fraction(0)
     room = [
-        (limit - _at(used, window - first)) / cost
-        for limit, used, mine in zip(limits, spent, own, strict=True)
-        for window, cost in enumerate(mine, begin)
-        if cost > 0
+        (limit - used) / cost
+        for limit, other, mine in zip(limits, spent, own, strict=True)
+        for cost, used in _together(mine, other, begin - first)
     ]
     return min(Fraction(1), *room)
 

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use crate::geometry::Geometry;
 use crate::layout::Layout;
-use crate::matrix::{BLOCK, Matrix, add, dot, eliminate, mirror, product, root, squared_lengths, take_square};
+use crate::matrix::{
+    BLOCK, Columns, Matrix, add, dot, eliminate, root, scale, squared_lengths, take_square, triangle_product,
+};
 use crate::view::{Seen, View};
 
 /// Variances of the parts, `evolution` being the variance that the shape gains in one period.
@@ -128,9 +130,7 @@ impl Model {
             for (state, factor) in factors.iter().enumerate() {
                 self.mean[state] *= factor;
                 let row = &mut self.covariance.data[state * stride..(state + 1) * stride];
-                for (entry, other) in row.iter_mut().zip(&factors) {
-                    *entry *= factor * other;
-                }
+                scale(row, *factor, &factors);
                 row[state] += stationary[state] * (1.0 - factor * factor);
             }
             self.covariance.data[0] += real(gap) * LEVEL_SHARE * self.amplitudes[DRIFT];
@@ -167,8 +167,7 @@ impl Model {
 
     /// Mean and covariance of the directions of a period.
     pub fn directions(&self, geometry: &Geometry, period: i64) -> (Vec<f64>, Matrix) {
-        let rows = geometry.seen_rows(period, &self.covariance);
-        (geometry.seen(period, &self.mean), geometry.seen_columns(period, &rows))
+        (geometry.seen(period, &self.mean), geometry.seen_square(period, &self.covariance))
     }
 
     /// The logarithm of the density of measurements, to whose period the model was advanced.
@@ -183,9 +182,9 @@ impl Model {
     pub fn condition(&mut self, geometry: &Geometry, sight: &Sight<'_>, view: &View, steps: bool) -> (f64, Seen) {
         let seen = view.see(sight.layout, sight.values, steps);
         let rows = geometry.seen_rows(sight.period, &self.covariance);
-        let mut gains = product(&view.transposed, &rows);
-        let with_directions = geometry.seen_columns(sight.period, &gains);
-        let mut square = product(&with_directions.transposed(), &view.transposed);
+        let mut gains = triangle_product(&view.transposed, &rows, Columns::All);
+        let with_directions = geometry.seen_columns(sight.period, &gains).transposed();
+        let mut square = triangle_product(&view.transposed, &with_directions, Columns::Upper);
         for row in 0..square.rows {
             *square.at_mut(row, row) += 1.0;
         }
@@ -221,9 +220,13 @@ impl Model {
 
     /// Move the two last values from the end of the period before to the end of this one.
     pub fn end(&mut self, geometry: &Geometry, period: i64, view: &View, seen: &Seen) {
-        let rows = geometry.seen_rows(period, &self.covariance);
         let directions = geometry.seen(period, &self.mean);
-        let crossed = product(&view.ends.transposed(), &rows);
+        let mut crossed = Matrix::zeros(2, geometry.size);
+        for end in 0..2 {
+            for (state, factor) in geometry.seeing(period, view.ends.row(end)) {
+                add(crossed.row_mut(end), factor, self.covariance.row(state));
+            }
+        }
         let within = geometry.seen_columns(period, &crossed);
         let [first, both, second] = view.end_covariance;
         let last = geometry.size - 2;
@@ -236,7 +239,11 @@ impl Model {
         *self.covariance.at_mut(last, last) = own[0].max(0.0);
         *self.covariance.at_mut(last + 1, last) = own[1];
         *self.covariance.at_mut(last + 1, last + 1) = own[2].max(0.0);
-        mirror(&mut self.covariance);
+        for state in 0..=last {
+            for end in last..geometry.size {
+                *self.covariance.at_mut(state, end) = self.covariance.at(end, state);
+            }
+        }
     }
 
     /// Condition on the measurements of a period, to which the model was advanced, and move to its end.
@@ -266,8 +273,8 @@ pub struct Innovation {
 
 impl Innovation {
     pub fn new(view: &View, seen: &Seen, mean: &[f64], covariance: &Matrix) -> Self {
-        let half = product(&view.transposed, covariance).transposed();
-        let mut square = product(&half, &view.transposed);
+        let half = triangle_product(&view.transposed, covariance, Columns::All).transposed();
+        let mut square = triangle_product(&view.transposed, &half, Columns::Upper);
         for row in 0..square.rows {
             *square.at_mut(row, row) += 1.0;
         }

@@ -125,6 +125,37 @@ impl Geometry {
         seen
     }
 
+    /// The states that some directions are sums of, with the factors of these.
+    pub(crate) fn seeing<'a>(&self, period: i64, factors: &'a [f64]) -> impl Iterator<Item = (usize, f64)> + use<'a> {
+        let curve = (0..self.curve).zip(factors);
+        let weekday = (self.weekday_of(period)..).zip(&factors[..self.weekday]);
+        let last = (self.size - 2..).zip(&factors[self.curve..]);
+        curve.chain(weekday).chain(last).map(|(state, factor)| (state, *factor))
+    }
+
+    /// The directions of a symmetric matrix of states.
+    pub(crate) fn seen_square(&self, period: i64, states: &Matrix) -> Matrix {
+        let first = self.weekday_of(period);
+        let mut seen = Matrix::zeros(self.directions(), self.directions());
+        for row in 0..self.directions() {
+            let state = if row < self.curve { row } else { self.size - 2 + (row - self.curve) };
+            let others = [Some(state), (row < self.weekday).then_some(first + row)];
+            let to = seen.row_mut(row);
+            for from in others.into_iter().flatten().map(|state| states.row(state)) {
+                for (sum, value) in to[..self.curve].iter_mut().zip(from) {
+                    *sum += value;
+                }
+                for (sum, value) in to.iter_mut().zip(&from[first..first + self.weekday]) {
+                    *sum += value;
+                }
+                for (sum, value) in to[self.curve..].iter_mut().zip(&from[self.size - 2..]) {
+                    *sum += value;
+                }
+            }
+        }
+        seen
+    }
+
     /// The rows of directions of a matrix with one row for each state.
     pub(crate) fn seen_rows(&self, period: i64, states: &Matrix) -> Matrix {
         let (first, stride) = (self.weekday_of(period), states.stride);
@@ -143,9 +174,14 @@ impl Geometry {
     /// The columns of directions of a matrix with one column for each state.
     pub(crate) fn seen_columns(&self, period: i64, states: &Matrix) -> Matrix {
         let mut seen = Matrix::zeros(states.rows, self.directions());
+        let first = self.weekday_of(period);
         for row in 0..states.rows {
-            let values = self.seen(period, states.row(row));
-            seen.row_mut(row).copy_from_slice(&values);
+            let (from, to) = (states.row(row), seen.row_mut(row));
+            to[..self.curve].copy_from_slice(&from[..self.curve]);
+            for (sum, value) in to.iter_mut().zip(&from[first..first + self.weekday]) {
+                *sum += value;
+            }
+            to[self.curve..].copy_from_slice(&from[self.size - 2..]);
         }
         seen
     }

@@ -9,7 +9,7 @@
 //! accumulator for each element, in a fixed order; vectors run across elements; nothing is contracted; exponentials and
 //! logarithms come from `libm`, not from the system.
 
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod bank;
 mod error;
@@ -21,6 +21,7 @@ mod smoother;
 mod state;
 mod track;
 mod view;
+mod wide;
 
 pub use error::Error;
 pub use filter::{Estimate, Filter, Measured, update_all};

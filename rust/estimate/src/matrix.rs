@@ -1,11 +1,20 @@
 //! Dense kernels with one accumulator for each element: the same bits whatever the width of a vector is.
 
+use crate::wide::wide;
+
 /// Rows and columns are padded with zeros to a multiple of this, so that kernels have no ragged ends.
 pub const BLOCK: usize = 4;
-/// Columns that a substitution works on at once: enough sums that do not wait for each other.
-const PANEL: usize = 16;
+/// Columns of a wide tile: as many sums as wide vectors have registers for, so that they do not wait for each other.
+const WIDE: usize = 8;
 /// Least pivot of a factor, as a share of what its place held.
 const ROUNDING: f64 = 1e-15;
+
+/// The columns that are wanted of each row: all of them, or those of the diagonal and beyond.
+#[derive(Debug, Clone, Copy)]
+pub enum Columns {
+    All,
+    Upper,
+}
 
 /// A matrix by rows, padded with zeros.
 #[derive(Debug, Clone, PartialEq)]
@@ -40,12 +49,18 @@ impl Matrix {
 
     pub fn transposed(&self) -> Self {
         let mut turned = Self::zeros(self.columns, self.rows);
-        for row in 0..self.rows {
-            for (column, value) in self.row(row).iter().enumerate() {
-                turned.data[column * turned.stride + row] = *value;
+        for row in (0..self.rows).step_by(BLOCK) {
+            for column in (0..self.columns).step_by(BLOCK) {
+                store(&mut turned, column, row, &flipped(&self.corner(row, column)));
             }
         }
         turned
+    }
+
+    /// The tile that begins at a place.
+    #[inline]
+    fn corner(&self, row: usize, column: usize) -> [[f64; BLOCK]; BLOCK] {
+        std::array::from_fn(|index| *self.data[(row + index) * self.stride + column..].first_chunk().expect("padded"))
     }
 
     /// This matrix times a vector.
@@ -63,9 +78,17 @@ impl Matrix {
     }
 }
 
-/// The scalar product, summed from the first entry to the last.
+/// The scalar product: entries that are a block apart are summed from the first to the last, and then these sums are.
 pub fn dot(left: &[f64], right: &[f64]) -> f64 {
-    left.iter().zip(right).fold(0.0, |sum, (one, other)| sum + one * other)
+    let (lefts, rights) = (left.chunks_exact(WIDE), right.chunks_exact(WIDE));
+    let rest = lefts.remainder().iter().zip(rights.remainder()).fold(0.0, |sum, (one, other)| sum + one * other);
+    let mut sums = [0.0; WIDE];
+    for (one, other) in lefts.zip(rights) {
+        for ((sum, one), other) in sums.iter_mut().zip(one).zip(other) {
+            *sum += one * other;
+        }
+    }
+    sums.iter().fold(0.0, |total, sum| total + sum) + rest
 }
 
 /// Add a multiple of a vector.
@@ -75,15 +98,22 @@ pub fn add(to: &mut [f64], factor: f64, vector: &[f64]) {
     }
 }
 
-/// One block of the product of a transpose with a matrix, summed over their rows.
-#[inline]
-fn block(left: &Matrix, row: usize, right: &Matrix, column: usize, first: usize) -> [[f64; BLOCK]; BLOCK] {
-    let mut sums = [[0.0; BLOCK]; BLOCK];
+/// A tile of the product of a transpose with a matrix, summed over their rows from one on.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn tile<const WIDTH: usize>(
+    left: &Matrix,
+    row: usize,
+    right: &Matrix,
+    column: usize,
+    first: usize,
+) -> [[f64; WIDTH]; BLOCK] {
+    let mut sums = [[0.0; WIDTH]; BLOCK];
     let lefts = left.data[first * left.stride..].chunks_exact(left.stride);
     let rights = right.data[first * right.stride..].chunks_exact(right.stride);
     for (one, other) in lefts.zip(rights).take(left.rows - first) {
         let one: &[f64; BLOCK] = one[row..].first_chunk().expect("padded");
-        let other: &[f64; BLOCK] = other[column..].first_chunk().expect("padded");
+        let other: &[f64; WIDTH] = other[column..].first_chunk().expect("padded");
         for (sum, factor) in sums.iter_mut().zip(one) {
             for (entry, value) in sum.iter_mut().zip(other) {
                 *entry += factor * value;
@@ -93,152 +123,233 @@ fn block(left: &Matrix, row: usize, right: &Matrix, column: usize, first: usize)
     sums
 }
 
-/// The transpose of a matrix times another one of as many rows.
-pub fn product(left: &Matrix, right: &Matrix) -> Matrix {
-    debug_assert_eq!(left.rows, right.rows);
-    let mut made = Matrix::zeros(left.columns, right.columns);
-    for row in (0..left.columns).step_by(BLOCK) {
-        for column in (0..right.columns).step_by(BLOCK) {
-            let sums = block(left, row, right, column, 0);
-            for (index, sum) in sums.iter().enumerate() {
-                let start = (row + index) * made.stride + column;
-                made.data[start..start + BLOCK].copy_from_slice(sum);
-            }
+/// Do something for the tiles of some rows, from a column to another: for wide ones while they fit.
+macro_rules! tiles {
+    ($first:expr, $columns:expr, $width:ident, $column:ident => $work:block) => {
+        let mut $column = $first;
+        while $column + WIDE <= $columns {
+            const $width: usize = WIDE;
+            $work
+            $column += WIDE;
         }
-    }
-    made
+        while $column < $columns {
+            const $width: usize = BLOCK;
+            $work
+            $column += BLOCK;
+        }
+    };
 }
 
-/// Take the transpose of a matrix times itself away from a symmetric one.
-pub fn take_square(from: &mut Matrix, root: &Matrix) {
-    for row in (0..root.columns).step_by(BLOCK) {
-        for column in (0..=row).step_by(BLOCK) {
-            let sums = block(root, row, root, column, 0);
-            for (index, sum) in sums.iter().enumerate() {
-                let start = (row + index) * from.stride + column;
-                for (entry, value) in from.data[start..start + BLOCK].iter_mut().zip(sum) {
-                    *entry -= value;
+wide! {
+    /// Multiply a vector by a factor times another vector.
+    pub fn scale(to: &mut [f64], factor: f64, vector: &[f64]) {
+        for (entry, value) in to.iter_mut().zip(vector) {
+            *entry *= factor * value;
+        }
+    }
+
+    /// The transpose of a matrix times another one of as many rows.
+    pub fn product(left: &Matrix, right: &Matrix) -> Matrix {
+        debug_assert_eq!(left.rows, right.rows);
+        let mut made = Matrix::zeros(left.columns, right.columns);
+        for row in (0..left.columns).step_by(BLOCK) {
+            tiles!(0, made.stride, WIDTH, column => {
+                let tile = tile::<WIDTH>(left, row, right, column, 0);
+                store(&mut made, row, column, &tile);
+            });
+        }
+        made
+    }
+
+    /// The same for a matrix that is zero above its diagonal, from some columns of each row on.
+    pub fn triangle_product(lower: &Matrix, right: &Matrix, from: Columns) -> Matrix {
+        debug_assert_eq!(lower.rows, right.rows);
+        let mut made = Matrix::zeros(lower.columns, right.columns);
+        for row in (0..lower.columns).step_by(BLOCK) {
+            let first = match from {
+                Columns::All => 0,
+                Columns::Upper => row,
+            };
+            tiles!(first, made.stride, WIDTH, column => {
+                let tile = tile::<WIDTH>(lower, row, right, column, row);
+                store(&mut made, row, column, &tile);
+            });
+        }
+        made
+    }
+
+    /// Take the transpose of a matrix times itself away from a symmetric one.
+    pub fn take_square(from: &mut Matrix, root: &Matrix) {
+        for row in (0..root.columns).step_by(BLOCK) {
+            tiles!(0, row + BLOCK, WIDTH, column => {
+                for (index, sum) in tile::<WIDTH>(root, row, root, column, 0).iter().enumerate() {
+                    let start = (row + index) * from.stride + column;
+                    for (entry, value) in from.data[start..start + WIDTH].iter_mut().zip(sum) {
+                        *entry -= value;
+                    }
+                }
+            });
+        }
+        mirror(from);
+    }
+
+    /// Copy what is below the diagonal to above it.
+    pub fn mirror(matrix: &mut Matrix) {
+        for row in (0..matrix.rows).step_by(BLOCK) {
+            for column in (0..row).step_by(BLOCK) {
+                let tile = flipped(&matrix.corner(row, column));
+                store(matrix, column, row, &tile);
+            }
+            for place in row..row + BLOCK {
+                for column in row..place {
+                    matrix.data[column * matrix.stride + place] = matrix.data[place * matrix.stride + column];
                 }
             }
         }
     }
-    mirror(from);
 }
 
-/// Copy what is below the diagonal to above it.
-pub fn mirror(matrix: &mut Matrix) {
-    let stride = matrix.stride;
-    for row in 0..matrix.rows {
-        for column in 0..row {
-            matrix.data[column * stride + row] = matrix.data[row * stride + column];
-        }
-    }
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn flipped(tile: &[[f64; BLOCK]; BLOCK]) -> [[f64; BLOCK]; BLOCK] {
+    std::array::from_fn(|row| std::array::from_fn(|column| tile[column][row]))
 }
 
-/// Factor a symmetric matrix as `U' U` (its part above the diagonal is read and replaced), no pivot below `least`; and
-/// solve `U' X = B` in place.
-pub fn eliminate(matrix: &mut Matrix, right: &mut Matrix, least: f64) {
-    let (size, stride) = (matrix.rows, matrix.stride);
-    let mut factors = vec![0.0; size];
-    for row in 0..size {
-        for (index, factor) in factors[..row].iter_mut().enumerate() {
-            *factor = matrix.data[index * stride + row];
-        }
-        // Below this a pivot is rounding alone, and dividing by it would make rounding errors grow without bound.
-        let least = least.max(ROUNDING * matrix.data[row * stride + row]);
-        substitute(matrix, row, &factors[..row], row / BLOCK * BLOCK);
-        let pivot = matrix.data[row * stride + row];
-        let root = if pivot > least { pivot.sqrt() } else { least.sqrt() };
-        for entry in &mut matrix.data[row * stride + row + 1..(row + 1) * stride] {
-            *entry /= root;
-        }
-        matrix.data[row * stride + row] = root;
-    }
-    solve(matrix, right);
-}
-
-/// Solve `U' X = B` in place for an upper triangular matrix.
-pub fn solve(upper: &Matrix, right: &mut Matrix) {
-    let mut factors = vec![0.0; upper.rows];
-    for row in 0..upper.rows {
-        for (index, factor) in factors[..row].iter_mut().enumerate() {
-            *factor = upper.data[index * upper.stride + row];
-        }
-        substitute(right, row, &factors[..row], 0);
-        let pivot = upper.data[row * upper.stride + row];
-        for entry in &mut right.data[row * right.stride..(row + 1) * right.stride] {
-            *entry /= pivot;
-        }
-    }
-}
-
-/// Take multiples of the rows above away from a row, from a column on.
-fn substitute(matrix: &mut Matrix, row: usize, factors: &[f64], first: usize) {
-    let stride = matrix.stride;
-    let (above, below) = matrix.data.split_at_mut(row * stride);
-    let target = &mut below[..stride];
-    let mut column = first;
-    while column + PANEL <= stride {
-        panel::<PANEL>(target, above, stride, column, factors);
-        column += PANEL;
-    }
-    while column < stride {
-        panel::<BLOCK>(target, above, stride, column, factors);
-        column += BLOCK;
-    }
-}
-
-#[inline]
-fn panel<const WIDTH: usize>(target: &mut [f64], above: &[f64], stride: usize, column: usize, factors: &[f64]) {
-    let mut sums: [f64; WIDTH] = *target[column..].first_chunk().expect("padded");
-    for (line, factor) in above.chunks_exact(stride).zip(factors) {
+/// What is left of a tile of some rows when multiples of the rows above are taken away from it.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn remainder<const WIDTH: usize>(upper: &Matrix, right: &Matrix, row: usize, column: usize) -> [[f64; WIDTH]; BLOCK] {
+    let mut sums: [[f64; WIDTH]; BLOCK] = std::array::from_fn(|index| {
+        *right.data[(row + index) * right.stride + column..].first_chunk().expect("padded")
+    });
+    let factors = upper.data.chunks_exact(upper.stride);
+    for (factors, line) in factors.zip(right.data.chunks_exact(right.stride)).take(row) {
+        let factors: &[f64; BLOCK] = factors[row..].first_chunk().expect("padded");
         let line: &[f64; WIDTH] = line[column..].first_chunk().expect("padded");
-        for (sum, value) in sums.iter_mut().zip(line) {
-            *sum -= factor * value;
-        }
-    }
-    target[column..column + WIDTH].copy_from_slice(&sums);
-}
-
-/// Factor a symmetric matrix as `L L'`; directions whose pivot is not positive are left out. Its lower part is read.
-pub fn root(matrix: &Matrix) -> Matrix {
-    let size = matrix.rows;
-    let mut upper = Matrix::zeros(size, size);
-    let mut factors = vec![0.0; size];
-    for row in 0..size {
-        for column in row..size {
-            *upper.at_mut(row, column) = matrix.at(column, row);
-        }
-        for (index, factor) in factors[..row].iter_mut().enumerate() {
-            *factor = upper.at(index, row);
-        }
-        substitute(&mut upper, row, &factors[..row], row / BLOCK * BLOCK);
-        let pivot = upper.at(row, row);
-        let scale = if pivot > 0.0 { 1.0 / pivot.sqrt() } else { 0.0 };
-        let stride = upper.stride;
-        for (column, entry) in upper.data[row * stride..(row + 1) * stride].iter_mut().enumerate() {
-            *entry = if column < row { 0.0 } else { *entry * scale };
-        }
-    }
-    upper.transposed()
-}
-
-/// For each column a of `columns` the squared length of `a' L` for a lower triangular L.
-pub fn squared_lengths(columns: &Matrix, lower: &Matrix) -> Vec<f64> {
-    let mut lengths = vec![0.0; columns.columns.next_multiple_of(BLOCK)];
-    for row in (0..columns.columns).step_by(BLOCK) {
-        for column in (0..lower.columns).step_by(BLOCK) {
-            let sums = block(columns, row, lower, column, column);
-            for (length, sum) in lengths[row..].iter_mut().zip(sums) {
-                *length = sum.iter().fold(*length, |total, value| total + value * value);
+        for (sum, factor) in sums.iter_mut().zip(factors) {
+            for (entry, value) in sum.iter_mut().zip(line) {
+                *entry -= factor * value;
             }
         }
     }
-    lengths.truncate(columns.columns);
-    lengths
+    sums
 }
 
-/// Reflections that make a tall matrix upper triangular (Householder), kept to be applied to vectors later.
+/// Solve for some rows: `corner` is what relates them to each other, with its pivots beside it.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn substitute<const WIDTH: usize>(
+    (corner, pivots): &([[f64; BLOCK]; BLOCK], [f64; BLOCK]),
+    mut sums: [[f64; WIDTH]; BLOCK],
+) -> [[f64; WIDTH]; BLOCK] {
+    for row in 0..BLOCK {
+        for above in 0..row {
+            let line = sums[above];
+            for (entry, value) in sums[row].iter_mut().zip(line) {
+                *entry -= corner[above][row] * value;
+            }
+        }
+        for entry in &mut sums[row] {
+            *entry /= pivots[row];
+        }
+    }
+    sums
+}
+
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn store<const WIDTH: usize>(to: &mut Matrix, row: usize, column: usize, tile: &[[f64; WIDTH]; BLOCK]) {
+    for (index, line) in tile.iter().enumerate() {
+        let start = (row + index) * to.stride + column;
+        to.data[start..start + WIDTH].copy_from_slice(line);
+    }
+}
+
+/// Factor a symmetric matrix as `U' U` in place; its part above the diagonal is read. `root` takes what a place of the
+/// diagonal held and what is left of it, and returns what its row is divided by; if that is infinite, the row is zero.
+#[inline(always)]
+#[expect(clippy::inline_always, reason = "part of what is compiled for wide vectors")]
+fn factor(matrix: &mut Matrix, root: impl Fn(f64, f64) -> f64) {
+    for row in (0..matrix.rows).step_by(BLOCK) {
+        let mut corner = remainder::<BLOCK>(matrix, matrix, row, row);
+        let mut pivots = [1.0; BLOCK];
+        for place in 0..BLOCK {
+            for above in 0..place {
+                let line = corner[above];
+                for (entry, value) in corner[place].iter_mut().zip(line) {
+                    *entry -= line[place] * value;
+                }
+            }
+            if row + place < matrix.rows {
+                pivots[place] = root(matrix.at(row + place, row + place), corner[place][place]);
+            }
+            for (column, entry) in corner[place].iter_mut().enumerate() {
+                *entry = if column < place { 0.0 } else { *entry / pivots[place] };
+            }
+            corner[place][place] = if pivots[place].is_finite() { pivots[place] } else { 0.0 };
+        }
+        let known = (corner, pivots);
+        tiles!(row + BLOCK, matrix.stride, WIDTH, column => {
+            let tile = substitute(&known, remainder::<WIDTH>(matrix, matrix, row, column));
+            store(matrix, row, column, &tile);
+        });
+        store(matrix, row, row, &corner);
+    }
+}
+
+wide! {
+    /// Factor a symmetric matrix as `U' U` (its part above the diagonal is read and replaced), no pivot below `least`; and
+    /// solve `U' X = B` in place.
+    pub fn eliminate(matrix: &mut Matrix, right: &mut Matrix, least: f64) {
+        factor(matrix, |held, pivot| {
+            // Below this a pivot is rounding alone, and dividing by it would make rounding errors grow without bound.
+            let least = least.max(ROUNDING * held);
+            if pivot > least { pivot.sqrt() } else { least.sqrt() }
+        });
+        solve(matrix, right);
+    }
+
+    /// Solve `U' X = B` in place for an upper triangular matrix.
+    pub fn solve(upper: &Matrix, right: &mut Matrix) {
+        for row in (0..upper.rows).step_by(BLOCK) {
+            let corner = upper.corner(row, row);
+            let pivots = std::array::from_fn(|index| if row + index < upper.rows { corner[index][index] } else { 1.0 });
+            let known = (corner, pivots);
+            tiles!(0, right.stride, WIDTH, column => {
+                let tile = substitute(&known, remainder::<WIDTH>(upper, right, row, column));
+                store(right, row, column, &tile);
+            });
+        }
+    }
+
+    /// Factor a symmetric matrix as `L L'`; directions whose pivot is not positive are left out. Its part above the diagonal is read.
+    pub fn root(matrix: &Matrix) -> Matrix {
+        let mut upper = matrix.clone();
+        factor(&mut upper, |_, pivot| if pivot > 0.0 { pivot.sqrt() } else { f64::INFINITY });
+        for row in 0..upper.rows {
+            let stride = upper.stride;
+            upper.data[row * stride..row * stride + row].fill(0.0);
+        }
+        upper.transposed()
+    }
+
+    /// For each column a of `columns` the squared length of `a' L` for a lower triangular L.
+    pub fn squared_lengths(columns: &Matrix, lower: &Matrix) -> Vec<f64> {
+        let mut lengths = vec![0.0; columns.columns.next_multiple_of(BLOCK)];
+        for row in (0..columns.columns).step_by(BLOCK) {
+            tiles!(0, lower.stride, WIDTH, column => {
+                let sums = tile::<WIDTH>(columns, row, lower, column, column);
+                for (length, sum) in lengths[row..].iter_mut().zip(sums) {
+                    *length = sum.iter().fold(*length, |total, value| total + value * value);
+                }
+            });
+        }
+        lengths.truncate(columns.columns);
+        lengths
+    }
+}
+
+/// Reflections that make a matrix upper triangular (Householder), kept to be applied to vectors later.
 #[derive(Debug, Clone)]
 pub struct Reflections {
     /// One row for each: the vector, whose entries before its own place are zero, and its factor.
@@ -250,7 +361,7 @@ impl Reflections {
     pub fn of(matrix: &mut Matrix) -> Self {
         let (rows, columns, stride) = (matrix.rows, matrix.columns, matrix.stride);
         let mut vectors = Vec::with_capacity(columns);
-        for place in 0..columns {
+        for place in 0..columns.min(rows.saturating_sub(1)) {
             let vector: Vec<f64> = (place..rows).map(|row| matrix.at(row, place)).collect();
             let (vector, factor) = reflection(vector);
             if factor != 0.0 {

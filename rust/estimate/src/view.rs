@@ -21,7 +21,7 @@ pub type Within = [f64; 3];
 
 #[derive(Debug)]
 pub struct View {
-    /// The transpose of T: directions x compressed values.
+    /// The transpose of T, which is zero below its diagonal: directions x compressed values.
     pub transposed: Matrix,
     /// What the two values at the end are of the directions, but for what the measurements add.
     pub ends: Matrix,
@@ -30,7 +30,7 @@ pub struct View {
     /// Sum of the logarithms of the standard deviations of what is whitened.
     pub logarithm: f64,
     pub steps: Option<Steps>,
-    reflections: Option<Reflections>,
+    reflections: Reflections,
     whitener: Whitener,
 }
 
@@ -83,7 +83,7 @@ impl View {
             }
             *moved.at_mut(end, geometry.curve + end) += geometry.decay[end];
         }
-        let reflections = (white.rows > white.columns).then(|| Reflections::of(&mut white));
+        let reflections = Reflections::of(&mut white);
         white.rows = white.rows.min(white.columns);
         let padded = white.rows.next_multiple_of(BLOCK);
         white.data.truncate(padded * white.stride);
@@ -109,12 +109,9 @@ impl View {
         }
         let (white, ends, path) = self.whitener.pass(&column, steps);
         let mut whitened: Vec<f64> = (0..white.rows).map(|row| white.at(row, 0)).collect();
-        let mut rest = 0.0;
-        if let Some(reflections) = &self.reflections {
-            reflections.apply(&mut whitened);
-            rest = dot(&whitened[self.transposed.columns..], &whitened[self.transposed.columns..]);
-            whitened.truncate(self.transposed.columns);
-        }
+        self.reflections.apply(&mut whitened);
+        let left = whitened.split_off(self.transposed.columns);
+        let rest = dot(&left, &left);
         Seen {
             values: whitened,
             rest,
