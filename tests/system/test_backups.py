@@ -81,6 +81,32 @@ class TestBackups:
         with ops.Ledger(tmp_path / "new.db") as restored, pytest.raises(ops.ConflictError, match="may have left"):
             released(restored, 0)
 
+    def test_what_was_made_since_the_backup_gets_no_fresh_budget(self, tmp_path: Path) -> None:
+        guarantee = MECHANISM.guarantee
+        with ops.Ledger(tmp_path / "l.db", create=True) as ledger:
+            released(ledger, 0)
+            ledger.backup(tmp_path / "b.db")
+            for name in ("one", "two", "three"):
+                ledger.release(MECHANISM, X, stream=name)
+        ops.restore_ledger(tmp_path / "b.db", tmp_path / "new.db", accept_loss=0)
+        with ops.Ledger(tmp_path / "new.db", create=True) as restored:
+            restored.create_pool("p", guarantee)
+            restored.create_stream("three", guarantee, pool="p")
+            attempts = (
+                lambda period: restored.release(MECHANISM, X, stream="one", period=period),
+                lambda period: restored.release_many(MECHANISM, {"two": X}, period=period),
+                lambda period: restored.release(MECHANISM, X, stream="three", period=period),
+            )
+            for attempt in attempts:
+                with pytest.raises(ops.ConflictError, match="may have left"):
+                    attempt(0)
+                with pytest.raises(ops.ConflictError, match="is void"):
+                    attempt(1)
+                attempt(2)
+            with pytest.raises(ops.ParameterError, match="which does not count them"):
+                restored.create_stream("long", ops.Guarantee(epsilon=1, w=2 * W), pool="p")
+            assert restored.verify().problems == ()
+
     def test_an_older_copy_of_a_server_is_noticed_and_its_loss_accepted(
         self, postgres_url: str, tmp_path: Path
     ) -> None:

@@ -7,12 +7,13 @@ import shutil
 import sqlite3
 import threading
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
 
 import optstream as ops
+from optstream import baselines
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +95,51 @@ class TestForks:
             assert [entry.period for entry in ledger.history("a")] == list(range(8))
             assert ledger.verify().problems == ()
 
+    def test_a_stream_without_a_ledger_stays_in_its_process(self) -> None:
+        """Two copies would release its open period twice."""
+        baseline = baselines.Fast(guarantee=MECHANISM.guarantee, bounds=(0, 100))
+        streams = [ops.Stream(MECHANISM), ops.Stream(MECHANISM, emit="step"), ops.Stream(baseline)]
+        for stream in streams:
+            stream.push_many(range(3), X[:3])
+
+        def go_on() -> None:
+            for stream in streams:
+                with pytest.raises(ops.StreamError, match="stays in the process that made it"):
+                    stream.push(3, 4.0)
+            for stream in streams[:2]:
+                with pytest.raises(ops.StreamError, match="stays in the process that made it"):
+                    _ = stream.state
+
+        assert in_child(go_on) == 0
+        assert streams[0].push(3, 4.0).period == 0
+        assert streams[1].push(3, 4.0).step == 3
+
+    @pytest.mark.parametrize("emit", ["period", "step"])
+    def test_a_stream_with_a_ledger_is_shared_by_forks(self, tmp_path: Path, emit: Literal["period", "step"]) -> None:
+        """Also if a thread was inside it when the process was forked."""
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+            stream = ops.Stream(MECHANISM, ledger=ledger, name="a", emit=emit)
+            stream.push(0, 1.0)
+            inside, leave = threading.Event(), threading.Event()
+
+            def stay() -> None:
+                with stream._lock:
+                    inside.set()
+                    leave.wait(60)
+
+            thread = threading.Thread(target=stay)
+            thread.start()
+            inside.wait(60)
+            try:
+                assert in_child(lambda: stream.push(1, 2.0)) == 0
+                assert in_child(lambda: stream.push(2, 3.0)) == 0
+            finally:
+                leave.set()
+                thread.join()
+            assert stream.push(3, 4.0) is not None
+            assert [entry.period for entry in ledger.history("a")] == [0]
+            assert ledger.verify().problems == ()
+
 
 class TestFiles:
     def test_a_process_may_copy_its_own_ledger(self, tmp_path: Path) -> None:
@@ -154,6 +200,20 @@ class TestFiles:
             with pytest.raises(ops.LedgerError, match="is empty, but must exist already"):
                 ops.Ledger(url)
 
+    def test_a_log_without_its_file_is_not_played_into_another(self, tmp_path: Path) -> None:
+        path = tmp_path / "ledger.db"
+        with ops.Ledger(path, create=True) as ledger:
+            released(ledger, 0)
+            ledger.backup(tmp_path / "backup.db")
+            shutil.copy(tmp_path / "ledger.db-wal", tmp_path / "new.db-wal")
+        for make in (
+            lambda: ops.Ledger(tmp_path / "new.db", create=True),
+            lambda: ops.restore_ledger(tmp_path / "backup.db", tmp_path / "new.db", accept_loss=0),
+        ):
+            with pytest.raises(ops.LedgerError, match=r"does not exist, but its log new\.db-wal does"):
+                make()
+        assert not (tmp_path / "new.db").exists()
+
     def test_a_ledger_that_others_can_read_is_refused(self, tmp_path: Path) -> None:
         path = tmp_path / "ledger.db"
         ops.Ledger(path, create=True).close()
@@ -199,6 +259,46 @@ class TestWitness:
             released(ledger, 1)
             with pytest.raises(ops.LedgerError, match="behind its witness"):
                 released(other, 2)
+
+    def test_what_another_process_has_stored_is_witnessed_before_it_leaves_here(
+        self, ledger_url: str, tmp_path: Path
+    ) -> None:
+        """Who has stored it may have died on the way to the witness."""
+        witness, key = tmp_path / "witness.db", ops.CuratorKey(bytes(range(32)))
+        with ops.Ledger(ledger_url, create=True, key=key, witness=witness) as ledger:
+
+            def known(stream: str) -> int:
+                assert ledger._witness is not None
+                with ledger._witness._database.transaction(write=False) as reading:
+                    rows = reading.rows("SELECT number FROM optstream_witness WHERE stream = ?", (stream,))
+                return int(rows[0][0]) if rows else 0
+
+            released(ledger, 0)
+            with ops.Ledger(ledger_url, key=key) as dead:
+                released(dead, 1)
+            assert known("a") < ledger.head("a").number
+            released(ledger, 1)
+            assert known("a") == ledger.head("a").number
+            with ops.Ledger(ledger_url, key=key) as dead:
+                released(dead, 2)
+                dead.charge_many(MECHANISM, {"b": dead.digests(MECHANISM, X, stream="b")}, final=True, create=True)
+                ops.Stream(MECHANISM, ledger=dead, name="c", emit="step", create=True).push(0, 1.0)
+            ledger.releases("a")
+            assert known("a") == ledger.head("a").number
+            # The values of a final charge leave in another way.
+            ledger.charge_many(MECHANISM, {"b": ledger.digests(MECHANISM, X, stream="b")}, final=True)
+            assert known("b") == ledger.head("b").number
+            ops.Stream(MECHANISM, ledger=ledger, name="c", emit="step").push(0, 1.0)
+            assert known("c") == ledger.head("c").number
+
+    def test_a_thread_that_is_slow_takes_nothing_back(self, tmp_path: Path) -> None:
+        with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+            released(ledger, 0)
+            early = ledger._log.durable["a"]
+            released(ledger, 1)
+            late = ledger._log.durable["a"]
+            ledger._log.note_durable("a", early)
+            assert ledger._log.durable["a"] == late
 
     def test_a_witness_must_know_the_ledger(self, tmp_path: Path, postgres_url: str) -> None:
         path = tmp_path / "ledger.db"

@@ -193,3 +193,29 @@ def test_what_is_left_is_told_in_runs_of_equal_windows(tmp_path: Path) -> None:
         left = ledger.remaining("a")
         assert left.epsilon == 0
         assert len(left.windows) < 10
+
+
+def test_a_held_step_says_nothing_of_its_own(tmp_path: Path) -> None:
+    """What it costs lies on the step that it repeats."""
+    key = ops.CuratorKey(bytes(range(32)))
+    values = []
+    for name, x in (("one.db", X), ("two.db", [10.0, 20.0, 30.0, 90.0])):
+        with ops.Ledger(tmp_path / name, create=True, key=key) as ledger:
+            values.append(ledger.release(mechanism(), x, stream="a", held={3: 0}).values.tolist())
+    assert values[0] == values[1]
+
+
+def test_the_relation_of_a_pool_is_that_of_its_charges(ledger_url: str) -> None:
+    guarantee = ops.Guarantee(epsilon=1, w=W)
+    aligned = ops.Guarantee(epsilon=1, w=W, neighbours="aligned")
+    with ops.Ledger(ledger_url, create=True) as ledger:
+        ledger.create_pool("p", aligned)
+        ledger.set_pool_policy("p", guarantee)
+        ledger.create_stream("a", guarantee, pool="p")
+        with pytest.raises(ops.ParameterError, match="are charged or pooled"):
+            ledger.set_pool_policy("p", aligned)
+        with pytest.raises(ops.ParameterError, match="are charged or pooled"):
+            ledger.set_policy("a", aligned)
+        ledger.release(mechanism(), X, stream="a")
+        with pytest.raises(ops.ParameterError, match="are charged or pooled"):
+            ledger.set_pool_policy("p", aligned)

@@ -13,6 +13,7 @@ from optstream import _core
 from optstream.mechanism.loop import price_next
 from optstream.mechanism.per_step import Walk
 from optstream.mechanism.state import State, sealed
+from optstream.stream.per_step import StepStream
 
 W = 12
 TREE = ops.Hierarchy.nested({"all": ["north", "south"]})
@@ -189,3 +190,40 @@ def test_states_that_are_damaged_are_refused() -> None:
     lost = sealed({**state, "walk": {**state["walk"], "pending": [None]}})
     with pytest.raises(ops.ParameterError, match="radius"):
         ops.Stream(made, emit="step", state=lost).push(1, 5.0)
+
+
+def test_a_period_is_finished_by_the_mechanism_that_it_was_begun_with() -> None:
+    """Its price is that of its own plan: the first half of one and the second half of another may cost more."""
+    guarantee = ops.Guarantee(epsilon=1, w=4)
+    first, other = (
+        ops.OptStream(guarantee, sample=sample, bounds=(0, 100))
+        for sample in (ops.EqualSampling(2), ops.BucketSampling(2))
+    )
+    begun = ops.Stream(first, emit="step")
+    begun.push_many([0, 1], [1.0, 2.0])
+    for mechanism in (other, first.changed(bounds=(0, 200))):
+        with pytest.raises(ops.ParameterError, match="within a period of another mechanism"):
+            ops.Stream(mechanism, emit="step", state=begun.state)
+    begun.push_many([2, 3], [3.0, 4.0])
+    assert len(ops.Stream(other, emit="step", state=begun.state).push_many(range(4, 8), [1.0] * 4)) == 4
+
+
+@pytest.mark.parametrize("where", ["_released", "_went"])
+def test_what_fails_after_the_draw_of_a_step_does_not_measure_it_again(
+    monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    stream = ops.Stream(
+        ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(4), bounds=(0, 100)), emit="step"
+    )
+    stream.push(0, 1.0)
+
+    def fail(*_: Any) -> None:
+        raise MemoryError
+
+    with monkeypatch.context() as broken:
+        broken.setattr(StepStream, where, fail)
+        with pytest.raises(MemoryError):
+            stream.push(1, 2.0)
+    with pytest.raises(ops.StreamError, match="late"):
+        stream.push(1, 2.0)
+    assert stream.push(4, 1.0).period == 1

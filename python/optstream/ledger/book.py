@@ -19,7 +19,7 @@ from optstream.ledger.charges import Charges, check_entities
 from optstream.ledger.database import StaleError
 from optstream.ledger.enrolment import Enrolment
 from optstream.ledger.entries import Draft, Seals
-from optstream.ledger.log import LARGEST, POOL, Log, View, policy_draft, unknown
+from optstream.ledger.log import LARGEST, POOL, Log, View, lost_draft, lost_drafts, policy_draft, unknown
 from optstream.ledger.memories import Memories
 from optstream.ledger.plans import Plans, PricedPlan
 from optstream.ledger.pools import Pools
@@ -64,6 +64,7 @@ DAMAGE = (OptStreamError, TypeError, ValueError, LookupError, AttributeError)
 ORPHANS = {
     "optstream_entries": "number < 1 OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
     "optstream_observations": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
+    "optstream_pending": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
     "optstream_memories": "stream IS NULL OR stream NOT IN (SELECT stream FROM optstream_entries WHERE number = 1)",
 }
 """Rows that no stream would look at."""
@@ -252,6 +253,11 @@ class Ledger:
         """
         stream = checked_name(stream)
         _check_period(period, len(units))
+        if held:
+            # What a held step costs lies on the step that it repeats, so it must not say anything of its own.
+            units = units.copy()
+            for step, source in held.items():
+                units[..., step] = units[..., source]
         if stream not in self._declared and self._may(create):
             self._protocol.enrol(stream, PricedPlan.of(mechanism), create=True)
         self._declared.add(stream)
@@ -365,7 +371,7 @@ class Ledger:
         _check_one_name(named, digests)
         _, charged = self._bulk.charge(PricedPlan.of(mechanism), named, final=final, create=self._may(create))
         for stream in named:
-            self._witnessed(stream)
+            self._witnessed(stream, read=True)
         return charged
 
     def digests(self, mechanism: OptStream, x: Any, *, stream: str, period: int = 0) -> dict[int, bytes]:
@@ -562,10 +568,11 @@ class Ledger:
                     f"policy has w = {policy.w} and alpha = {policy.alpha}, but must have w = {now.w} and alpha = "
                     f"{now.alpha}, with which {stream!r} was made"
                 )
-            if now.neighbours != policy.neighbours and (view.states or view.periods.stop <= LARGEST):
+            bound = view.states or view.shares or view.periods.stop <= LARGEST or view.members or view.pool is not None
+            if now.neighbours != policy.neighbours and bound:
                 raise ParameterError(
                     f"policy has neighbours = {policy.neighbours!r}, but must have {now.neighbours!r}, for which "
-                    f"periods of {stream!r} are charged"
+                    f"periods of {stream.removeprefix(POOL)!r} are charged or pooled"
                 )
             check_entities("policy", policy, stream, now)
             self._log.check_key(view)
@@ -635,19 +642,17 @@ class Ledger:
         _check_period(last, 2)
         longest = max((self.policy(stream).w for stream in self.streams), default=1)
         # On the clock of a pool: all steps of all periods that may have left.
-        steps = Draft.saying("lost", json.dumps({"last": (last + 1) * longest - 1}).encode())
+        step = (last + 1) * longest - 1
+        with self._database.transaction() as change:
+            # What is made from now on may have been there too.
+            self._log.forget(change, last, step)
         for pool in self.pools:
-            self._charges.change(POOL + pool, [-1], lambda _: ([steps], None), fresh=True)
+            self._charges.change(POOL + pool, [-1], lambda _: ([lost_draft(step)], None), fresh=True)
         for stream in self.streams:
 
             def decide(view: View, stream: str = stream) -> tuple[list[Draft], Callable[[Transaction], None] | None]:
-                drafts = [Draft.saying("lost", json.dumps({"last": last}).encode())]
-                state = view.states.get(last + 1)
-                if view.policy.neighbours != "aligned" and (state is None or not (state.release or state.void)):
-                    # A window over both may be spent; so that the stream goes on after it.
-                    charge, why = 0 if state is None else state.number, b"next to periods that may have left"
-                    drafts.append(Draft.saying("void", why, period=last + 1, charge=charge))
-                return drafts, observations.forgetter(stream, 0, view.policy.w * (last + 2))
+                drafts = lost_drafts(view.policy, last, view.states.get(last + 1))
+                return drafts, observations.forgetter(stream, 0, last + 1, view.policy.w)
 
             self._charges.change(stream, [last + 1], decide, fresh=True)
 
@@ -704,6 +709,8 @@ class Ledger:
         with self._database.transaction(write=False) as reading:
             view = self._log.view(reading, stream, first, last)
             parts = stored(reading, self._seals, stream, first, last)
+        if parts:
+            self._witnessed(stream, read=True)
         releases = []
         for period, part in parts.items():
             made = self._plans.mechanism(view.states[period].plan)
@@ -735,6 +742,7 @@ class Ledger:
             understood.append(memory.understood)
         if mechanism.estimator is None or not numbers:
             return {}
+        self._witnessed(stream, read=True)
         rows = mechanism.estimator.revised(memory, understood)
         return {number: mechanism.assembler.named(row) for number, row in zip(numbers, rows, strict=True)}
 
@@ -762,6 +770,8 @@ class Ledger:
         observation of an open period.
         """
         lines = 0
+        for stream in self.streams:
+            self._witnessed(stream, read=True)
         with self._database.transaction(write=False) as reading:
             for content in self._exported(reading):
                 target.write(json.dumps(content) + "\n")
@@ -782,6 +792,7 @@ class Ledger:
             problems += self._database.damage()
             with self._database.transaction(write=False) as reading:
                 problems += self._plans.problems(reading)
+                self._log.forgotten(reading)
                 problems += [
                     f"{count} rows of {table} belong to nothing"
                     for table, where in ORPHANS.items()
@@ -838,8 +849,8 @@ class Ledger:
         return self._steps
 
     def witnessed(self, stream: str) -> None:
-        """Tell the witness how far a stream has come, before a step leaves."""
-        self._witnessed(checked_name(stream))
+        """Tell the witness how far a stream has come, before a step leaves, whoever has stored it."""
+        self._witnessed(checked_name(stream), read=True)
 
     def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps", *, create: bool | None = None) -> None:
         """Write a stream, its plan and its clock down without charging anything.
@@ -879,14 +890,20 @@ class Ledger:
 
     # Rows.
 
-    def _witnessed(self, stream: str) -> None:
-        """Tell the witness how far a stream has come, before anything leaves."""
+    def _witnessed(self, stream: str, *, read: bool = False) -> None:
+        """Tell the witness how far a stream has come, before anything leaves.
+
+        Args:
+            stream: The name of the stream.
+            read: Whether what leaves may be what another process has stored, which may have died before it came here.
+        """
         if self._witness is None:
             return
-        head = self._log.durable.get(stream)
-        if head is None:
+        if stream not in self._log.durable or read:
+            # What another process has stored leaves through this one too.
             with self._database.transaction(write=False) as reading:
-                head = self._log.last_release(reading, stream)
+                self._log.note_releases(reading, stream)
+        head = self._log.durable.get(stream)
         if head is not None:
             reading_of = partial(self._database.transaction, write=False)
             self._witness.advance(stream, head, reading_of, self._database.location)
@@ -920,7 +937,9 @@ class Ledger:
                 if not any(period >= start for period in view.states):
                     break
                 stored(reading, self._seals, stream, start, start + VERIFIED - 1)
+                self._steps.stored_in(reading, stream, start, start + VERIFIED - 1)
             self._memories.check(reading, stream)
+            self._steps.check(reading, stream)
             problems += observations.problems(reading, self._seals, stream)
             if len(problems) == before:
                 problems += [

@@ -184,6 +184,12 @@ class Bulk:
             found = ((stream, self._charges.cached(stream, list(own))) for stream, own in periods.items())
             views = {stream: view for stream, view in found if view is not None}
         unseen = {stream: span for stream, span in _ranges(periods).items() if stream not in views}
+        if unseen and create:
+            with self._database.transaction() as change:
+                if self._log.forgotten(change)[0] >= 0:
+                    # Any of them may have been there before.
+                    for stream in unseen:
+                        self._log.begin(change, stream, made.mechanism.guarantee)
         if unseen:
             with self._database.transaction(write=False) as reading:
                 views |= self._log.look_many(reading, unseen)

@@ -201,7 +201,7 @@ class Charges:
                 return [], None
             charge = 0 if state is None else state.number
             draft = Draft.saying("void", why.encode(), period=period, charge=charge)
-            return [draft], observations.forgetter(stream, period, view.policy.w)
+            return [draft], observations.forgetter(stream, period, period, view.policy.w)
 
         self.change(stream, [period], decide, fresh=True)
 
@@ -219,7 +219,7 @@ class Charges:
                 return [], None
             if why is not None:
                 draft = Draft.saying("void", why.encode(), period=now.period, charge=now.number)
-                return [draft], observations.forgetter(stream, now.period, view.policy.w)
+                return [draft], observations.forgetter(stream, now.period, now.period, view.policy.w)
             final = Draft("final", now.period, now.number, now.plan, now.data)
             return [] if now.final else [final], None
 

@@ -32,6 +32,9 @@ class Enrolment:
 
     def enrol(self, stream: str, guarantee: Guarantee, pool: str | None, clock: str | None) -> None:
         """Make a stream or a member; a member that was charged before brings its charges."""
+        with self._log.database.transaction() as change:
+            if self._log.forgotten(change)[0] >= 0:
+                self._log.begin(change, stream, guarantee)
         for attempt in range(ATTEMPTS):
             try:
                 self._append(stream, guarantee, pool, clock)
@@ -105,5 +108,9 @@ def _check_member(view: View, pool: View, clock: str | None) -> None:
         raise ParameterError(
             f"stream {view.stream!r} has w = {view.policy.w}, but must have {pool.policy.w} in {name!r}"
         )
-    if view.lost:
-        raise ParameterError(f"stream {view.stream!r} was restored from a backup, and cannot enter a pool")
+    ends = [last for _, last in pool.lost]
+    if any((last + 1) * view.policy.w - 1 > max(ends, default=-1) for _, last in view.lost):
+        raise ParameterError(
+            f"stream {view.stream!r} may have lost periods before the ledger was restored, and cannot enter the pool "
+            f"{name!r}, which does not count them"
+        )

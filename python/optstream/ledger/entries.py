@@ -104,6 +104,10 @@ class Seals:
         parts = [part for field in fields for part in (len(field).to_bytes(8, "little"), field)]
         return blake2b(b"".join(parts), key=self._own, digest_size=32).digest()
 
+    def forgotten(self, period: int, step: int) -> bytes:
+        """Return the seal on up to where things may have left that the ledger has forgotten."""
+        return self.code(b"forgotten", str(period).encode(), str(step).encode())
+
     def entry(  # noqa: PLR0917
         self, stream: str, draft: Draft, number: int, written: str, previous: bytes, key_check: bytes
     ) -> LogEntry:

@@ -12,6 +12,7 @@ import json
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from itertools import groupby
+from threading import Lock
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import ConflictError, LedgerError, ParameterError, UnknownStreamError
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
     from optstream.ledger.database import Database, Transaction
     from optstream.privacy.guarantee import Guarantee
 
-__all__ = ["LARGEST", "POOL", "Head", "Log", "Share", "View", "policy_draft", "unknown"]
+__all__ = ["LARGEST", "POOL", "Head", "Log", "Share", "View", "lost_draft", "lost_drafts", "policy_draft", "unknown"]
 
 POOL = "\x1d"
 """Begins the names of the logs of pools; names of streams are printable."""
@@ -55,7 +56,7 @@ BOTH = (
 )
 HEAD = "SELECT number, hash FROM optstream_entries WHERE stream = ? ORDER BY number DESC LIMIT 1"
 LAST_RELEASE = (
-    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'step')"
+    "SELECT number, hash FROM optstream_entries WHERE stream = ? AND kind IN ('release', 'step', 'final')"
     " ORDER BY number DESC LIMIT 1"
 )
 AT = "SELECT hash FROM optstream_entries WHERE stream = ? AND number = ?"
@@ -63,6 +64,8 @@ ONWARD = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND number > ?
 ABOUT = f"SELECT {LIGHT} FROM optstream_entries WHERE stream = ? AND period BETWEEN ? AND ? ORDER BY number"
 LENGTHS = "SELECT stream, max(number) FROM optstream_entries WHERE stream IN ({}) GROUP BY stream"
 WHOLE = f"SELECT stream, {LIGHT} FROM optstream_entries WHERE stream IN ({{}}) ORDER BY stream, number"
+FORGOTTEN = "SELECT lost_period, lost_step, seal FROM optstream_ledger"
+FORGET = "UPDATE optstream_ledger SET lost_period = ?, lost_step = ?, seal = ?"
 LATER = "SELECT min(period) FROM optstream_entries WHERE stream = ? AND period > ?"
 
 
@@ -71,6 +74,10 @@ class Head(NamedTuple):
 
     number: int
     hash: bytes
+
+
+NOTHING = Head(0, b"")
+"""What stands before the first entry."""
 
 
 class Share(NamedTuple):
@@ -194,6 +201,7 @@ class Log:
         self._seen: dict[str, Head] = {}
         self.durable: dict[str, Head] = {}
         """What this process has seen on the disk: it must stay there."""
+        self._noting = Lock()
 
     def look(self, stream: str, first: int, last: int) -> View:
         """Return all that the log says about some periods and those next to them, in one moment.
@@ -333,7 +341,7 @@ class Log:
                     also(change)
         afters = [view.after(entries) for view, entries in sealed]
         if forced:
-            self.durable.update({after.stream: after.head for after in afters})
+            self._note_durable(afters)
         return afters
 
     def _write(
@@ -388,13 +396,39 @@ class Log:
         return entries
 
     def begin(self, change: Transaction, stream: str, policy: Guarantee) -> None:
-        """Write a stream down with its first entry, unless it is there."""
+        """Write a stream or a pool down with its first entries, unless it is there.
+
+        A ledger that was restored from an older copy does not know which streams were made since, so what may have left
+        of any stream may have left of one that is made again.
+        """
         if self.exists(change, stream):
             return
-        draft = policy_draft(policy, self.seals.check)
-        entry = self.seals.entry(stream, draft, 1, datetime.now(UTC).isoformat(), b"", self.seals.check)
+        view = View(stream, policy, ((-1, self.seals.check),), Head(0, b""))
+        drafts = [policy_draft(policy, self.seals.check)]
+        period, step = self.forgotten(change)
+        if period >= 0 and stream.startswith(POOL):
+            drafts.append(lost_draft(max(step, (period + 1) * policy.w - 1)))
+        elif period >= 0:
+            drafts += lost_drafts(policy, period, None)
         change.write("INSERT INTO optstream_streams (name) VALUES (?) ON CONFLICT DO NOTHING", (stream,))
-        change.write(FIRST, (stream, *entry))
+        change.write(FIRST, *((stream, *entry) for entry in self.sealed(view, drafts)))
+
+    def forgotten(self, reading: Transaction) -> tuple[int, int]:
+        """Return the last period and the last step that may have left of streams that the ledger lacks; -1 if none.
+
+        Raises:
+            LedgerError: They are not what was written.
+        """
+        ((period, step, seal),) = reading.rows(FORGOTTEN)
+        if raw(seal) != self.seals.forgotten(period, step):
+            raise LedgerError("what may have left before the ledger was restored was altered")
+        return period, step
+
+    def forget(self, change: Transaction, period: int, step: int) -> None:
+        """Note that streams which the ledger lacks may have left up to a period, or a step."""
+        before = self.forgotten(change)
+        period, step = max(period, before[0]), max(step, before[1])
+        change.write(FORGET, (period, step, self.seals.forgotten(period, step)))
 
     @staticmethod
     def exists(reading: Transaction, stream: str) -> bool:
@@ -407,10 +441,20 @@ class Log:
             return Head(number, raw(hashed))
         raise unknown(stream)
 
-    def last_release(self, reading: Transaction, stream: str) -> Head | None:
-        """Return the last entry that has released something; it is on the disk."""
-        rows = reading.rows(LAST_RELEASE, (stream,))
-        return Head(rows[0][0], raw(rows[0][1])) if rows else None
+    def _note_durable(self, views: Iterable[View]) -> None:
+        for view in views:
+            self.note_durable(view.stream, view.head)
+
+    def note_durable(self, stream: str, head: Head) -> None:
+        """Note that an entry is on the disk."""
+        with self._noting:
+            if head.number > self.durable.get(stream, NOTHING).number:
+                self.durable[stream] = head
+
+    def note_releases(self, reading: Transaction, stream: str) -> None:
+        """Note the last entry by which something leaves, whoever has appended it; what can be read is on the disk."""
+        for number, hashed in reading.rows(LAST_RELEASE, (stream,)):
+            self.note_durable(stream, Head(number, raw(hashed)))
 
     def check_key(self, view: View) -> None:
         """Raise if a stream was begun with another key."""
@@ -457,6 +501,27 @@ def share_of(entry: LogEntry) -> Share:
     """Return which period of which member an entry charges in a pool."""
     stream, period = json.loads(entry.content or b"")
     return Share(stream, period, entry.period)
+
+
+def lost_draft(last: int) -> Draft:
+    """Return what says that everything up to a period, or to a step of a pool, may have left."""
+    return Draft.saying("lost", json.dumps({"last": last}).encode())
+
+
+def lost_drafts(policy: Guarantee, last: int, state: State | None) -> list[Draft]:
+    """Return what says that all periods of a stream up to one may have left.
+
+    Args:
+        policy: The policy of the stream.
+        last: The last of these periods.
+        state: What the log says about the period after it.
+    """
+    drafts = [lost_draft(last)]
+    if policy.neighbours != "aligned" and (state is None or not (state.release or state.void)):
+        # A window over both may be spent; so that the stream goes on after it.
+        charge = 0 if state is None else state.number
+        drafts.append(Draft.saying("void", b"next to periods that may have left", period=last + 1, charge=charge))
+    return drafts
 
 
 def policy_draft(policy: Guarantee, key_check: bytes | None = None) -> Draft:

@@ -102,15 +102,16 @@ def keep(
         )
 
 
-def forgetter(stream: str, period: int, w: int) -> Callable[[Transaction], None]:
-    """Return what forgets the observations of a period, as part of a transaction; other processes then look again."""
+def forgetter(stream: str, first: int, last: int, w: int) -> Callable[[Transaction], None]:
+    """Return what forgets the raw values of some periods, as part of a transaction; other processes then look again."""
 
     def forget(change: Transaction) -> None:
         change.write("UPDATE optstream_streams SET revision = revision + 1 WHERE name = ?", (stream,))
         change.write(
             "DELETE FROM optstream_observations WHERE stream = ? AND step BETWEEN ? AND ?",
-            (stream, period * w, period * w + w - 1),
+            (stream, first * w, last * w + w - 1),
         )
+        change.write("DELETE FROM optstream_pending WHERE stream = ? AND period BETWEEN ? AND ?", (stream, first, last))
 
     return forget
 

@@ -216,6 +216,7 @@ class Protocol:
             return {}
         with self._database.transaction(write=False) as reading:
             found = stored(reading, self._log.seals, stream, min(numbers), max(numbers))
+            self._log.note_releases(reading, stream)
         return {number: found[number] for number in numbers}
 
     def _store(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from optstream.errors import LedgerError, ParameterError
 from optstream.ledger.book import Ledger
-from optstream.ledger.sqlite import restore_file
+from optstream.ledger.sqlite import check_nothing_left, restore_file
 
 if TYPE_CHECKING:
     from optstream.keys import CuratorKey
@@ -48,6 +48,7 @@ def restore_ledger(
         )
     if Path(target).exists():
         raise LedgerError(f"ledger {target} exists, but must not: it may know more than the backup")
+    check_nothing_left(Path(target))
     place = Path(f"{target}.restoring")
     try:
         restore_file(backup, place, os.urandom(16).hex() if accept_loss is not None else None)

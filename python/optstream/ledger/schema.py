@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import LedgerError
 from optstream.ledger.database import raw
+from optstream.ledger.entries import Seals
 
 if TYPE_CHECKING:
     from optstream.ledger.database import Database
@@ -23,7 +24,8 @@ VERSION = 1
 TABLES = """
     CREATE TABLE optstream_ledger (
         id INTEGER PRIMARY KEY CHECK (id = 1), version INTEGER NOT NULL, identity TEXT NOT NULL,
-        digest_key {blob} NOT NULL, created TEXT NOT NULL, backup TEXT NOT NULL);
+        digest_key {blob} NOT NULL, created TEXT NOT NULL, backup TEXT NOT NULL, lost_period BIGINT NOT NULL,
+        lost_step BIGINT NOT NULL, seal {blob} NOT NULL);
     CREATE TABLE optstream_streams (name TEXT PRIMARY KEY, revision BIGINT NOT NULL DEFAULT 0);
     CREATE TABLE optstream_plans (
         id {blob} PRIMARY KEY, digest {blob} NOT NULL, description TEXT NOT NULL, costs TEXT NOT NULL);
@@ -71,8 +73,10 @@ def open_tables(database: Database[Any], *, create: bool) -> About:
             if found == 0:
                 for statement in TABLES.format(blob=database.blob, clustered=database.clustered).split(";"):
                     change.write(statement, ())
-                row = (VERSION, os.urandom(16).hex(), os.urandom(32), datetime.now(UTC).isoformat())
-                change.write("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?, ?, '')", row)
+                key = os.urandom(32)
+                seal = Seals(key, ()).forgotten(-1, -1)
+                row = (VERSION, os.urandom(16).hex(), key, datetime.now(UTC).isoformat(), seal)
+                change.write("INSERT INTO optstream_ledger VALUES (1, ?, ?, ?, ?, '', -1, -1, ?)", row)
                 found = VERSION
     if found == 0:
         raise LedgerError(

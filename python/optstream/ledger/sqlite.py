@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Transaction
 
-__all__ = ["SQLite", "restore_file"]
+__all__ = ["SQLite", "check_nothing_left", "restore_file"]
 
 PAGES = 1000
 """Pages that are copied at a time."""
@@ -62,7 +62,9 @@ class SQLite(Database[FileConnection]):
         self._given, self._timeout = Path(path).absolute(), timeout
         self.location = str(path)
         try:
-            if create:
+            if create and not self._given.exists():
+                # A ledger whose file is gone is not a new one.
+                check_nothing_left(self._given)
                 with suppress(FileExistsError):
                     os.close(os.open(self._given, os.O_CREAT | os.O_EXCL, 0o600))
             self._path = Path(os.path.realpath(self._given))
@@ -219,9 +221,26 @@ class SQLite(Database[FileConnection]):
         return None if found == "ok" else str(found)
 
 
+def check_nothing_left(path: Path) -> None:
+    """Raise if the log of another database is at a path: it would be played into whatever comes there.
+
+    Raises:
+        LedgerError: There is one.
+    """
+    real = os.path.realpath(path)
+    for end in ("-wal", "-journal"):
+        left = Path(f"{real}{end}")
+        if left.exists() and left.stat().st_size:
+            raise LedgerError(
+                f"{path} does not exist, but its log {left.name} does: it belongs to a ledger whose file was moved or "
+                "deleted. Put the file back, or move the log away"
+            )
+
+
 def _new_file(path: str | Path) -> Path:
     """Make a file that its owner alone can read."""
     try:
+        check_nothing_left(Path(path))
         os.close(os.open(path, os.O_CREAT | os.O_EXCL, 0o600))
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else error

@@ -19,7 +19,7 @@ import numpy as np
 
 from optstream.errors import LedgerError
 from optstream.ledger import observations
-from optstream.ledger.database import BehindError, StaleError
+from optstream.ledger.database import BehindError, StaleError, raw
 from optstream.ledger.entries import Draft
 from optstream.ledger.plans import PricedPlan
 from optstream.mechanism.loop import Priced, price_next
@@ -47,8 +47,9 @@ __all__ = ["StepProtocol", "StoredStep"]
 
 STEPS = (
     "SELECT number, kind, period, charge, plan, data, content, written, previous, hash, seal FROM optstream_entries"
-    " WHERE stream = ? AND period = ? AND kind = 'step' ORDER BY number"
+    " WHERE stream = ? AND period BETWEEN ? AND ? AND kind = 'step' ORDER BY number"
 )
+PENDING = "SELECT period, radii, seal FROM optstream_pending WHERE stream = ?"
 KEEP = (
     "INSERT INTO optstream_pending (stream, period, radii, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
     " SET period = excluded.period, radii = excluded.radii, seal = excluded.seal"
@@ -220,11 +221,15 @@ class StepProtocol:
             LedgerError: One of them is not as it was written.
         """
         with self._log.database.transaction(write=False) as reading:
-            rows = reading.rows(STEPS, (stream, period))
+            return self.stored_in(reading, stream, period, period)
+
+    def stored_in(self, reading: Transaction, stream: str, first: int, last: int) -> list[StoredStep]:
+        """Return the steps of some periods as part of a transaction."""
+        rows = reading.rows(STEPS, (stream, first, last))
         try:
             return [StoredStep.from_bytes(self._seals.read(stream, row, None).content or b"") for row in rows]
         except (KeyError, TypeError, ValueError):
-            raise LedgerError(f"a step of period {period} of {stream!r} was altered") from None
+            raise LedgerError(f"a step of the periods {first} to {last} of {stream!r} was altered") from None
 
     def mechanism_of(self, stream: str, period: int) -> OptStream | None:
         """Return what a period was charged for."""
@@ -242,14 +247,23 @@ class StepProtocol:
             LedgerError: They are not what was written.
         """
         with self._log.database.transaction(write=False) as reading:
-            rows = reading.rows("SELECT period, radii, seal FROM optstream_pending WHERE stream = ?", (stream,))
-        for kept, radii, seal in rows:
-            if bytes(seal) != self._seal(stream, kept, bytes(radii)):
+            kept, radii = self.check(reading, stream) or (None, b"")
+        if kept != period:
+            return [None] * nodes
+        found: list[int | None] = json.loads(radii)
+        return found
+
+    def check(self, reading: Transaction, stream: str) -> tuple[int, bytes] | None:
+        """Return the period whose blocks are open, and their radii.
+
+        Raises:
+            LedgerError: They are not what was written.
+        """
+        for period, radii, seal in reading.rows(PENDING, (stream,)):
+            if raw(seal) != self._seal(stream, period, raw(radii)):
                 raise LedgerError(f"what is pending of {stream!r} was altered")
-            if kept == period:
-                found: list[int | None] = json.loads(bytes(radii))
-                return found
-        return [None] * nodes
+            return period, raw(radii)
+        return None
 
     def _charged(self, stream: str, period: int) -> Charged | None:
         try:

@@ -276,6 +276,7 @@ class Walk:
         held = self.held if self.step == 0 or self.held is None else None
         return {
             "period": self.period,
+            "plan": self._mechanism.engine.fingerprint.hex(),
             "epsilon": str(self._mechanism.guarantee.epsilon),
             "price": str(self.priced.epsilon),
             "units": self.units.tolist(),
@@ -390,6 +391,13 @@ def restored(data: Mapping[str, Any], mechanism: OptStream, state: State) -> Wal
     try:
         epsilon, price = Fraction(data["epsilon"]), Fraction(data["price"])
         made = chosen if chosen.guarantee.epsilon == epsilon else chosen.with_epsilon(epsilon)
+        begun = data["plan"]
+    except (KeyError, TypeError, ValueError, ZeroDivisionError):
+        raise ParameterError("state is damaged, but must be what Stream.state gave") from None
+    if begun != made.engine.fingerprint.hex():
+        # The period is paid for as it was begun: parts of two plans may cost more than either.
+        raise ParameterError("state is within a period of another mechanism, but must be finished with the same")
+    try:
         held = None if data["held"] is None else np.array(data["held"], dtype=np.float64)
         noise = None if held is None else (held, StepNoise(made.levels, len(made.levels[0].runs or ()) - 1))
         walk = Walk(Priced(made, state.costs, price), int(data["period"]), state, noise)

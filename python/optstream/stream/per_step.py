@@ -168,6 +168,10 @@ class StepStream:
                     raise
         raise LedgerError(f"stream {self._name!r} is changed by other processes all the time")
 
+    def look_again(self) -> None:
+        """Take up what the ledger says before anything else."""
+        self._walk, self._revision = None, -1
+
     def _first(self, period: int) -> int:
         return period * self._mechanism.guarantee.w
 
@@ -237,19 +241,16 @@ class StepStream:
         walk = self._walk
         if walk is None:
             walk = self._begun(period)
-        retry = None
-        if self._ledger is not None and self._charge is not None:
-            retry = self._ledger.steps.retry(self._name, self._charge)
-        elif self._key is not None:
-            # No ledger gives a charge the number 0.
-            numbers = [number.to_bytes(8, "little") for number in (period, 0)]
-            retry = self._key, [b"steps", self._name.encode(), *numbers, plan_id(walk.priced.mechanism)]
         finished = None
         try:
-            stepped = walk.push(self._units(vector), retry)
+            stepped = walk.push(self._units(vector), self._retry(walk))
             known = deepcopy(self._known) if self._ledger is not None else self._known
             if walk.is_complete:
                 finished = walk.finish(known), known
+            release = self._released(walk, step, stepped, None if finished is None else finished[0])
+            if self._ledger is None:
+                self._went(walk, step, vector, stepped, release)
+                return [release]
         except EntropyError:
             # Nothing was drawn.
             self._forget(walk)
@@ -257,13 +258,26 @@ class StepStream:
         except BaseException as error:
             self._fail(walk, error)
             raise
-        release = self._released(walk, step, stepped, None if finished is None else finished[0])
-        if self._ledger is not None and self._charge is not None:
+        try:
             self._store(walk, step, vector, stepped, finished)
-        self._went(walk, step, vector, stepped, release)
-        if finished is not None and self._ledger is not None:
+            self._went(walk, step, vector, stepped, release)
+        except BaseException:
+            # What is true now is what the ledger says.
+            self.look_again()
+            raise
+        if finished is not None:
             self._known = finished[1]
         return [release]
+
+    def _retry(self, walk: Walk) -> tuple[CuratorKey, Sequence[bytes]] | None:
+        """Return what the noise of a period is derived from, if there is a key."""
+        if self._ledger is not None and self._charge is not None:
+            return self._ledger.steps.retry(self._name, self._charge)
+        if self._key is None:
+            return None
+        # No ledger gives a charge the number 0.
+        numbers = [number.to_bytes(8, "little") for number in (walk.period, 0)]
+        return self._key, [b"steps", self._name.encode(), *numbers, plan_id(walk.priced.mechanism)]
 
     def _begun(self, period: int) -> Walk:
         if self._ledger is None:
@@ -283,23 +297,17 @@ class StepStream:
         content = StoredStep(
             step, self._digest(step, vector), stepped.values, stepped.deviations, walk.samples, walk.cells
         )
-        try:
-            ledger.steps.store(
-                self._name,
-                charge,
-                content,
-                revision=self._revision,
-                observed=vector,
-                pending=walk.pending,
-                finished=finished,
-                w=self._mechanism.guarantee.w,
-            )
-            ledger.witnessed(self._name)
-        except BaseException:
-            # What is true now is what the ledger says.
-            self._walk = None
-            self._revision = -1
-            raise
+        ledger.steps.store(
+            self._name,
+            charge,
+            content,
+            revision=self._revision,
+            observed=vector,
+            pending=walk.pending,
+            finished=finished,
+            w=self._mechanism.guarantee.w,
+        )
+        ledger.witnessed(self._name)
         self._revision += 1
 
     def _went(self, walk: Walk, step: int, vector: Vector, stepped: Stepped, release: StepRelease) -> None:
@@ -357,6 +365,9 @@ class StepStream:
         if self._ledger is None or made is None:
             return []
         steps = self._ledger.steps.stored(self._name, period)
+        if steps:
+            # Who has stored them may have died before it told the witness.
+            self._ledger.witnessed(self._name)
         return [(found.digest, self._from_stored(made, period, found)) for found in steps]
 
     def _stored(self, step: int) -> tuple[bytes, StepRelease] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
@@ -43,6 +45,7 @@ if TYPE_CHECKING:
 __all__ = ["Stream"]
 
 LOG = logging.getLogger("optstream.stream")
+EVERY: WeakSet[Stream] = WeakSet()
 ATTEMPTS = 500
 """How often a push is tried again after another process has changed the stream."""
 
@@ -114,7 +117,8 @@ class Stream:
         emit: Literal["period", "step"] = "period",
         key: CuratorKey | str | Path | None = None,
     ) -> None:
-        self._lock = Lock()
+        self._lock, self._forked = Lock(), False
+        EVERY.add(self)
         self._per_step: StepStream | None = None
         if emit not in {"period", "step"}:
             raise ParameterError(f"emit is {emit!r}, but must be 'period' or 'step'")
@@ -221,6 +225,7 @@ class Stream:
         """What makes the stream go on after a restart without a ledger: plain data for JSON. It holds raw values."""
         if self._stepwise is not None:
             raise StreamError("the state of a baseline cannot be kept")
+        self._check_process()
         if self._per_step is not None:
             return self._per_step.state
         state = self._state
@@ -246,9 +251,27 @@ class Stream:
             raise ParameterTypeError(f"period is of type {type(period).__name__}, but must be an int")
         return [release for _, release in self._per_step.stored(period)]
 
+    def _check_process(self) -> None:
+        """Raise if this is a copy of the stream in a forked process, which no ledger tells from the other.
+
+        With a ledger the copy takes up what is true there.
+        """
+        if not self._forked:
+            return
+        if self._stepwise is not None or self._ledger is None:
+            raise StreamError(
+                "a stream without a ledger stays in the process that made it: two copies would release its open "
+                "period twice. Make it after the fork, from Stream.state, or give it a ledger"
+            )
+        if self._per_step is not None:
+            self._per_step.look_again()
+        self._load()
+        self._forked = False
+
     def discard(self) -> int:
         """Drop the observations of the open period; return their number. What was released stays released."""
         with self._lock:
+            self._check_process()
             if self._stepwise is not None or self._per_step is not None:
                 return 0
             self._load()
@@ -284,9 +307,11 @@ class Stream:
         if self._stepwise is not None:
             numbers = [(self._clock.step_of(when), np.array([finite(f"value at {when}", x)])) for when, x in pairs]
             with self._lock:
+                self._check_process()
                 return list(self._stepwise.push_many(numbers))
         observations = [(self._clock.step_of(moment), self._vector(moment, value)) for moment, value in pairs]
         with self._lock:
+            self._check_process()
             if self._per_step is not None:
                 return list(self._per_step.push_many(observations))
             for attempt in range(ATTEMPTS):
@@ -307,6 +332,7 @@ class Stream:
     def flush(self) -> Any:
         """Close the open period although steps at its end are missing, as ``missing`` says; return its release."""
         with self._lock:
+            self._check_process()
             if self._stepwise is not None or self._per_step is not None or not self._state.values:
                 return None
             w, state = self._mechanism.guarantee.w, self._state.copy()
@@ -417,7 +443,7 @@ class Stream:
         return last if hierarchy is None else last[hierarchy.leaf_positions]
 
     def _load(self) -> None:
-        if self._ledger is None:
+        if self._ledger is None or self._per_step is not None:
             return
         kept: Kept = self._ledger.kept(self._name)
         self._state = OpenPeriod(
@@ -447,6 +473,15 @@ class Stream:
                 "leaf, or say by absent=NUMBER what one that does not come counts"
             )
         return np.array([finite(f"{name!r} at {when}", value.get(name, self._absent)) for name in leaves])
+
+
+def _after_fork() -> None:
+    """Let no thread that is not here hold a stream, and no stream go on as if it were the only one."""
+    for stream in EVERY:
+        stream._lock, stream._forked = Lock(), True  # noqa: SLF001
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _holdable(closed: Sequence[Closed], published: Vector | None) -> list[Closed]:
