@@ -1,22 +1,25 @@
 """How close releases come to the truth, beside the plain Laplace mechanism with the same guarantee, on real streams.
 
     python tools/accuracy.py --data DIR [--trials N] [--streams PREFIX ...] [-o FOLDER]
+    python tools/accuracy.py --data DIR --delta 1e-6 [--w STEPS] [--trials N] [--streams PREFIX ...] [-o FOLDER]
     python tools/accuracy.py --made [--trials N] [--streams PREFIX ...] [-o FOLDER]
 
 For every stream and epsilon, with alpha = 1 and windows that slide, the whole series is released period by period, each
 from what was released before. A stream with a public year before it is tuned on that; all others start from the rule of
 thumb and tune themselves on their own releases. No parameter is chosen by hand. Writes a table (Markdown, CSV) and a
-picture. With --made the streams are those that the tests make, each with its worst four weeks.
+picture. With --made the streams are those that the tests make, each with its worst four weeks. With --delta every
+stream is released with a pure guarantee and with that delta, side by side, in windows of a day or of --w steps.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import itertools
 import multiprocessing
 import sys
 import time
-from dataclasses import astuple, dataclass, fields
+from dataclasses import astuple, dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,6 +58,8 @@ class Result:
     covered: float
     buckets: str
     seconds: float
+    delta: str = "0"
+    noise: str = ""
 
     @property
     def ratio(self) -> float:
@@ -62,10 +67,10 @@ class Result:
         return self.laplace / self.ours
 
 
-def measure(job: tuple[Stream, str, int]) -> Result:
+def measure(job: tuple[Stream, str, str, int]) -> Result:
     """Release a stream several times."""
-    stream, epsilon, trials = job
-    guarantee = ops.Guarantee(epsilon=float(epsilon), w=stream.w)
+    stream, epsilon, delta, trials = job
+    guarantee = ops.Guarantee(epsilon=float(epsilon), w=stream.w, delta=float(delta))
     bounds, x = (0.0, stream.upper), stream.x
     begin = time.process_time()
     state = None
@@ -74,14 +79,16 @@ def measure(job: tuple[Stream, str, int]) -> Result:
     else:
         found = ops.tune(guarantee, stream.history, bounds=bounds)
         mechanism, state = found.mechanism, found.state
-    errors, covered, counts = [], [], []
+    errors, covered, counts, noises = [], [], [], set()
     for _ in range(trials):
         release = mechanism.release(x, state=state)
         errors.append(np.abs(release.values - x).mean())
         low, high = release.interval(LEVEL)
         rows = x.reshape(-1, stream.w)
         covered.append(((low <= rows) & (rows <= high)).mean())
-        counts.append(release.state["memory"]["choice"]["sample"]["k"])
+        choice = release.state["memory"]["choice"]
+        counts.append(choice["sample"]["k"])
+        noises.add(choice["perturb"]["kind"])
     seconds = (time.process_time() - begin) / trials
     plain = ops.OptStream(guarantee, sample=ops.EqualSampling(stream.w), bounds=bounds)
     laplace = [plain.release(x).values for _ in range(max(trials, 30))]
@@ -98,7 +105,33 @@ def measure(job: tuple[Stream, str, int]) -> Result:
         covered=float(np.mean(covered)),
         buckets=str(low_k) if low_k == high_k else f"{low_k} to {high_k}",
         seconds=seconds,
+        delta=delta,
+        noise=", ".join(sorted(noises)),
     )
+
+
+def recut(stream: Stream, w: int) -> Stream:
+    """Return a stream in periods of another length; what does not fill one is left out, far from where history ends."""
+    history = stream.history
+    if history is not None:
+        history = history[len(history) % w :]
+    return replace(stream, w=w, x=stream.x[: len(stream.x) - len(stream.x) % w], history=history)
+
+
+def beside(results: list[Result]) -> str:
+    """Return in Markdown how much closer a delta brings releases than a pure guarantee."""
+    pure = {(row.stream, row.epsilon): row for row in results if float(row.delta) == 0}
+    head = "stream | w | epsilon | plain Laplace | pure | with delta | closer than plain | than pure | covered | noise"
+    lines = [f"| {head} |", "| --- |" + " --: |" * 8 + " --- |"]
+    for row in results:
+        if row not in pure.values() and (row.stream, row.epsilon) in pure:
+            other = pure[row.stream, row.epsilon]
+            lines.append(
+                f"| {row.stream} | {row.w} | {row.epsilon} | {row.laplace:.4g} | {other.ours:.4g} ± {other.spread:.2g} "
+                f"| {row.ours:.4g} ± {row.spread:.2g} | {row.ratio:.3g} | {other.ours / row.ours:.3g} "
+                f"| {100 * row.covered:.0f} % | {row.noise}, {row.buckets} |"
+            )
+    return "\n".join(lines) + "\n"
 
 
 def table(results: list[Result]) -> str:
@@ -141,6 +174,8 @@ def write(results: list[Result], folder: Path) -> None:
     order = {key: place for place, key in enumerate(dict.fromkeys((row.stream, row.epsilon) for row in results))}
     results = sorted(results, key=lambda row: (row.stream, order[row.stream, row.epsilon]))
     (folder / "accuracy.md").write_text(table(results))
+    if any(float(row.delta) for row in results):
+        (folder / "delta.md").write_text(beside(results))
     with (folder / "accuracy.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([field.name for field in fields(Result)])
@@ -183,6 +218,8 @@ def main() -> int:
     source.add_argument("--made", action="store_true", help="the streams that the tests make")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--streams", nargs="*", default=[""], help="beginnings of names")
+    parser.add_argument("--delta", help="release with this delta too, beside the pure guarantee")
+    parser.add_argument("--w", type=int, help="steps of a window and a period, instead of those of a day")
     parser.add_argument("--processes", type=int, default=2)
     parser.add_argument("-o", "--output", type=Path, default=Path("build/accuracy"))
     options = parser.parse_args()
@@ -195,17 +232,26 @@ def main() -> int:
         return 2
     options.output.mkdir(parents=True, exist_ok=True)
     chosen = [stream for stream in real if stream.name.startswith(tuple(options.streams))]
-    jobs = [(stream, epsilon, options.trials) for stream in chosen for epsilon in EPSILONS]
+    if options.w is not None:
+        chosen = [recut(stream, options.w) for stream in chosen]
+    deltas = ["0"] + ([options.delta] if options.delta else [])
+    jobs = [
+        (stream, epsilon, delta, options.trials)
+        for stream, epsilon, delta in itertools.product(chosen, EPSILONS, deltas)
+    ]
     results: list[Result] = []
     with multiprocessing.get_context("spawn").Pool(options.processes) as pool:
         for result in tqdm(pool.imap(measure, jobs), total=len(jobs), desc="measuring", disable=None):
             results.append(result)
             write(results, options.output)
-    draw(results, options.output / "accuracy.png")
-    print(table(results), end="")
+    if options.delta:
+        print(beside(results), end="")
+    else:
+        draw(results, options.output / "accuracy.png")
+        print(table(results), end="")
     worse = [row for row in results if min(row.laplace, row.clamped) < row.ours]
     for row in worse:
-        print(f"worse than Laplace: {row.stream} at epsilon {row.epsilon}", file=sys.stderr)
+        print(f"worse than Laplace: {row.stream} at epsilon {row.epsilon}, delta {row.delta}", file=sys.stderr)
     return 1 if worse else 0
 
 

@@ -50,7 +50,7 @@ LISTED = ROOT / "docs" / "mutants.md"
 TARGETS = {
     "privacy/accounting.py": "unit/test_accounting unit/test_gaussian unit/test_mechanism",
     "privacy/budget.py": "unit/test_accounting unit/test_mechanism unit/test_messages",
-    "privacy/gaussian.py": "unit/test_gaussian",
+    "privacy/gaussian.py": "unit/test_gaussian unit/test_gaussian_losses",
     "mechanism/calibration.py": "unit/test_mechanism unit/test_gaussian unit/test_less_noise",
     "mechanism/loop.py": "system/test_every_path system/test_stream system/test_ledger_guarantee",
     "mechanism/state.py": "system/test_every_path system/test_stream unit/test_messages",

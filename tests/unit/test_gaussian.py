@@ -27,14 +27,15 @@ from optstream.privacy.accounting import (
     held,
     largest_factor,
     moved,
-    parts_of,
+    rho_spent,
     room_after,
     scaled,
     to_data,
     window_costs,
+    window_parts,
     worst_window,
 )
-from optstream.privacy.gaussian import HIDDEN, delta_of, epsilon_from, ratio_of, rho_from, rho_of
+from optstream.privacy.gaussian import HIDDEN, WORTH, delta_of, epsilon_from, ratio_of, rho_from, rho_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,31 +51,61 @@ def is_gaussian(cost: Cost) -> bool:
     return isinstance(cost, SquareCosts) or (isinstance(cost, ChosenCosts) and cost.gaussian)
 
 
-def by_window(all_costs: list[Cost], w: int) -> list[tuple[Fraction, Fraction]]:
-    """The pure and the Gaussian costs of every window, by definition."""
-
-    def total(window: set[int], *, unit: bool) -> Fraction:
-        return sum((cost_of_change(window, cost) for cost in all_costs if is_gaussian(cost) == unit), Fraction(0))
-
-    windows = (set(range(first, first + w)) for first in range(-30, 30))
-    return [(total(window, unit=False), total(window, unit=True)) for window in windows]
+def worth(window: set[int], cost: Cost) -> Fraction:
+    """What a pure cost is worth in rho beside Gaussian noise, by definition: its square, for each chosen step."""
+    paid = cost_of_change(window, cost)
+    return WORTH * paid * (cost.cost if isinstance(cost, ChosenCosts) else paid)
 
 
-@settings(max_examples=300, deadline=None)
+def by_window(all_costs: list[Cost], w: int) -> dict[int, tuple[Fraction, Fraction, Fraction]]:
+    """The pure and the Gaussian costs of every window and both in rho, by definition."""
+    zero, result = Fraction(0), {}
+    for first in range(-20, 36):
+        window = set(range(first, first + w))
+        pure = [cost for cost in all_costs if not is_gaussian(cost)]
+        noise = sum((cost_of_change(window, cost) for cost in all_costs if is_gaussian(cost)), zero)
+        paid = sum((cost_of_change(window, cost) for cost in pure), zero)
+        result[first] = paid, noise, noise + sum((worth(window, cost) for cost in pure), zero)
+    return result
+
+
+def price_of(window: tuple[Fraction, Fraction, Fraction], delta: Fraction = DELTA) -> Fraction:
+    """The epsilon of a window, by definition."""
+    pure, noise, rho = window
+    return epsilon_from(rho, delta) if noise else pure
+
+
+@settings(max_examples=150, deadline=None)
 @given(st.lists(steps | touches | chosen | squares | gaussian_chosen, max_size=4), st.integers(1, 7))
 def test_pure_and_gaussian_costs_are_those_of_brute_force(all_costs: list[Cost], w: int) -> None:
     expected = by_window(all_costs, w)
+    parts = window_parts(all_costs, w)
+    found = dict(enumerate(parts.windows, parts.begin))
+    assert {first: found.get(first, (0, 0, 0)) for first in expected} == expected
     aligned = ops.Guarantee(epsilon=1, w=w, delta=DELTA, neighbours="aligned")
-    assert parts_of(all_costs, aligned) == tuple(max(window[unit] for window in expected) for unit in (0, 1))
+    assert rho_spent(all_costs, aligned) == max(rho for _, _, rho in expected.values())
 
 
 @settings(max_examples=15, deadline=None)
 @given(st.lists(touches | squares, min_size=1, max_size=3), st.integers(1, 5))
-def test_the_worst_window_adds_both_after_conversion(all_costs: list[Cost], w: int) -> None:
+def test_the_worst_window_is_that_after_conversion(all_costs: list[Cost], w: int) -> None:
     small = [scaled(cost, Fraction(1, 50)) for cost in all_costs]
-    expected = max(pure + epsilon_from(rho, DELTA) for pure, rho in by_window(small, w))
+    expected = max(map(price_of, by_window(small, w).values()))
     assert worst_window(small, w, DELTA) == expected
     assert max(window_costs(small, w, DELTA)[1]) == expected
+
+
+@settings(max_examples=60, deadline=None)
+@given(*[st.lists(steps | touches | chosen | squares | gaussian_chosen, min_size=1, max_size=2)] * 2)
+def test_no_window_over_two_periods_costs_more_than_epsilon(one: list[Cost], other: list[Cost]) -> None:
+    w, guarantee = 18, ops.Guarantee(epsilon=1, w=18, delta=DELTA)
+    before, new = ([scaled(moved(cost, 5), Fraction(1, 20)) for cost in part] for part in (one, other))
+    factor = room_after(before, new, guarantee)
+    assert factor <= 1
+    if factor > 0:
+        both = [*before, *(moved(scaled(cost, factor), w) for cost in new)]
+        beside = [price_of(window) for first, window in by_window(both, w).items() if 0 < first < w]
+        assert max(beside) <= max(Fraction(1), worst_window(before, w, DELTA))
 
 
 @settings(max_examples=200, deadline=None)
@@ -90,7 +121,7 @@ def test_held_steps_move_their_weight_inside_the_square(cost: SquareCosts, repea
         changed = {step for step in range(-20, 30) if sources.get(step, step) in window}
         expected = max(expected, cost_of_change(changed, cost))
     aligned = ops.Guarantee(epsilon=1, w=w, neighbours="aligned")
-    assert parts_of(held([cost], sources), aligned)[1] == expected
+    assert rho_spent(held([cost], sources), aligned) == expected
 
 
 @given(st.lists(steps | touches | chosen | squares | gaussian_chosen, max_size=4), st.integers(-50, 50))
@@ -164,6 +195,7 @@ def test_the_mean_noise_of_a_step_is_that_of_the_table(w: int, printed: tuple[fl
         assert sigma * math.sqrt(2 / math.pi) == pytest.approx(expected, rel=0.006)
 
 
+LAPLACE, CUBE = ops.LaplaceNoise(), ops.CubeNoise()
 TREE = ops.Hierarchy.nested({"all": {"a": ["b", "c"], "d": ["e"]}})
 PLANS: list[dict[str, Any]] = [
     {"sample": ops.EqualSampling(k=8)},
@@ -193,7 +225,7 @@ def test_a_release_costs_epsilon_and_no_more(how: dict[str, Any], neighbours: An
     periods = [
         moved(part, by * 8) for part in mechanism.costs for by in ((0,) if neighbours == "aligned" else (0, 1, 2))
     ]
-    assert max(pure + epsilon_from(rho, guarantee.delta) for pure, rho in set(by_window(periods, 8))) == cost
+    assert max(price_of(window, guarantee.delta) for window in set(by_window(periods, 8).values())) == cost
     assert "delta" in str(mechanism.statement)
     assert plan.build(description.describe(mechanism)) == mechanism
 
@@ -237,13 +269,18 @@ def test_arrays_have_the_noise_that_a_window_needs() -> None:
 
 def test_every_window_over_a_change_of_plan_costs_at_most_epsilon() -> None:
     guarantee = ops.Guarantee(epsilon=1, w=8, delta=1e-6)
-    fixed = [made(guarantee, **how) for how in PLANS[:4]]
-    for before, new in itertools.product(fixed, fixed):
+    fixed = [made(guarantee, **how) for how in PLANS[:5]]
+    pure = [ops.OptStream(guarantee, bounds=(0, 100), perturb=noise, **PLANS[0]) for noise in (LAPLACE, CUBE)]
+    for before, new in itertools.product(fixed + pure, fixed + pure):
         factor = room_after(before.costs, new.costs, guarantee)
-        assert 0 < factor <= 1
-        after = [moved(scaled(cost, factor), 8) for cost in new.costs]
-        later = [moved(cost, 16) for cost in new.costs]
-        assert worst_window([*before.costs, *after, *later], 8, guarantee.delta) <= guarantee.epsilon
+        assert factor <= 1
+        if factor > 0:
+            after = [moved(scaled(cost, factor), 8) for cost in new.costs]
+            later = [moved(cost, 16) for cost in new.costs]
+            worst = max(map(price_of, by_window([*before.costs, *after, *later], 8).values()))
+            assert worst <= guarantee.epsilon
+    # Pure noise fills a window that Gaussian noise would have to share.
+    assert room_after(pure[0].costs, fixed[0].costs, guarantee) <= 0
     # Whole buckets and steps that cost the same on every step change freely.
     assert room_after(fixed[0].costs, fixed[0].costs, guarantee) == 1
     assert largest_factor(fixed[0].costs, fixed[0].costs, 8) == 1

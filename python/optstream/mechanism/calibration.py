@@ -22,8 +22,8 @@ from optstream.pipeline.projection import tree_of
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
 from optstream.pipeline.sparse_vector import shares
 from optstream.privacy import budget
-from optstream.privacy.accounting import SquareCosts, epsilon_of, parts_of, scaled
-from optstream.privacy.gaussian import ratio_of, rho_from, rho_of
+from optstream.privacy.accounting import SquareCosts, epsilon_of, rho_spent, scaled
+from optstream.privacy.gaussian import ratio_of, rho_from, rho_of, root
 from optstream.privacy.statement import Stage
 
 if TYPE_CHECKING:
@@ -142,20 +142,18 @@ class Calibration:
         return Budget(spent.selection * factor, spent.sample * factor, spent.feature * factor)
 
     def _gaussian_budget(self, stages: dict[str, list[Cost]]) -> Budget:
-        """Calibrate Gaussian noise: choosing steps has its share of epsilon, and the others share the rest as rho."""
+        """Calibrate Gaussian noise: all stages share rho, that which chooses steps by what its cost is worth."""
         guarantee = self.guarantee
-        share = dict(zip(stages, self.split, strict=True))
-        pure = guarantee.epsilon * share.pop("sample", Fraction(0))
-        selection = pure / epsilon_of(stages["sample"], guarantee) if pure else Fraction(0)
-        rho = rho_from(guarantee.epsilon - pure, guarantee.delta)
+        rho = rho_from(guarantee.epsilon, guarantee.delta)
         unit = {
-            name: rho * part / sum(share.values()) / parts_of(stages[name], guarantee)[1]
-            for name, part in share.items()
+            name: rho * part / rho_spent(stages[name], guarantee) for name, part in zip(stages, self.split, strict=True)
         }
-        spent = Budget(Fraction(0), unit["perturb"], unit.get("features", Fraction(0)))
-        total = parts_of([cost for name in share for cost in self.stages(spent)[name]], guarantee)[1]
+        # What a pure cost is worth grows with its square.
+        selection = root(unit.get("sample", Fraction(0)))
+        spent = Budget(selection, unit["perturb"], unit.get("features", Fraction(0)))
+        total = rho_spent([cost for stage in self.stages(spent).values() for cost in stage], guarantee)
         factor = rho / total * self.part
-        return Budget(selection * self.part, spent.sample * factor, spent.feature * factor)
+        return Budget(selection * root(factor), spent.sample * factor, spent.feature * factor)
 
     @cached_property
     def costs(self) -> tuple[Fraction, Fraction]:

@@ -57,7 +57,8 @@ class OptStream:
             None by default: sound sums cost more than they give, so use them where consistent totals are wanted.
             Without features and hierarchy nothing is projected, and noise may make a value negative.
         split: Shares of the budget for the stages that read data, in the order sample, perturb, features; equal by
-            default. Equal sampling reads nothing and has no share.
+            default. Equal sampling reads nothing and has no share. With Gaussian noise they are shares of rho, in which
+            what choosing steps costs counts with its square.
         bounds: Public lower and upper bound of the values, which are clamped to them.
         perturb: The noise on measured values: :class:`LaplaceNoise`, or :class:`CubeNoise` on blocks of them, which is
             less for the same guarantee, or :class:`GaussianNoise` for a guarantee with a delta.

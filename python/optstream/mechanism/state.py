@@ -191,8 +191,8 @@ def _check_numbers(last: Any, costs: tuple[Cost, ...], w: int) -> None:
     named = last is None or (isinstance(last, int) and not isinstance(last, bool) and -LAST < last < LAST)
     if not named or (last is None and costs):
         raise ParameterError("state is damaged, but must name the last period")
-    first, prices = accounting.window_costs(costs, w, Fraction(1, 2))
-    if prices and (first <= -w or first + len(prices) > w or min(prices) < 0):
+    first, pure, gaussian, _ = accounting.window_parts(costs, w)
+    if costs and (first <= -w or first + len(pure.counts) > w or min(*pure.counts, *gaussian.counts) < 0):
         raise ParameterError(f"state is damaged, but must have costs on the {w} steps of the last period")
 
 

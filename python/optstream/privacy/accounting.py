@@ -14,11 +14,12 @@ the ratio of probabilities, at most the sum of what the window meets:
 
 These are pure costs, in units of epsilon. Under Gaussian noise a window pays in units of rho instead, see
 :mod:`optstream.privacy.gaussian`: a :class:`SquareCosts` for the square of how much of a measurement it covers, or a
-:class:`ChosenCosts` that says so. A window of pure costs ``e`` and Gaussian costs ``rho`` is worth ``e`` plus what rho
-is worth with the delta of the guarantee.
+:class:`ChosenCosts` that says so. Beside Gaussian noise pure costs are in units of rho too: one of ``e`` is worth
+``WORTH e^2``. So a window without Gaussian noise costs the sum of its pure costs, and any other what its rho comes to
+with the delta of the guarantee.
 
-Costs of either unit add up by adaptive composition. Everything is an exact rational, and everything that is calibrated,
-stated or charged goes through :func:`worst_window`.
+Costs of a unit add up, whatever later ones depend on. Everything is an exact rational, and everything that is
+calibrated, stated or charged goes through :func:`worst_window`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,10 @@ from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
 from optstream.errors import DataError
-from optstream.privacy.gaussian import epsilon_from, rho_from
+from optstream.privacy.gaussian import WORTH, epsilon_from, rho_from
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from optstream.privacy.guarantee import Guarantee
 
@@ -51,11 +52,12 @@ __all__ = [
     "held",
     "largest_factor",
     "moved",
-    "parts_of",
+    "rho_spent",
     "room_after",
     "scaled",
     "to_data",
     "window_costs",
+    "window_parts",
     "worst_window",
 ]
 
@@ -141,19 +143,22 @@ class SpreadCost:
 
 Cost = StepCosts | TouchCost | ChosenCosts | SquareCosts | SpreadCost
 Number = TypeVar("Number", int, Fraction)
+Window = TypeVar("Window")
 
 
 def window_costs(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -> tuple[int, list[Fraction]]:
     """Return what every window of ``w`` steps costs that meets any of the costs, and the first step of the first one.
 
-    What Gaussian noise costs is converted to the epsilon that it has with a positive ``delta``.
+    Windows with Gaussian noise cost the epsilon that they have with a positive ``delta``.
 
     >>> window_costs([TouchCost(0, 2, Fraction(1))], 2)
     (-1, [Fraction(1, 1), Fraction(1, 1), Fraction(1, 1)])
     """
-    begin, *parts = _window_parts(costs, w)
-    pure, gaussian = (part.fractions() for part in parts)
-    return begin, [epsilon + epsilon_from(rho, delta) for epsilon, rho in zip(pure, gaussian, strict=True)]
+    if not any(map(_is_gaussian, costs)):
+        begin, end = _span(costs, w)
+        return begin, _part(costs, w, begin, end).fractions()
+    parts = window_parts(costs, w)
+    return parts.begin, [epsilon_from(rho, delta) if noisy else epsilon for epsilon, noisy, rho in parts.windows]
 
 
 class _Part(NamedTuple):
@@ -175,19 +180,56 @@ class _Part(NamedTuple):
         return self.fraction(max(self.counts, default=0))
 
 
-def _window_parts(costs: Sequence[Cost], w: int) -> tuple[int, _Part, _Part]:
-    """Return the first window, and for each of them its pure costs and its Gaussian ones."""
-    if not costs:
-        return 0, _Part([], 1), _Part([], 1)
-    begin = min(_first_step(cost) for cost in costs) - w + 1
-    end = max(_stop(cost) for cost in costs)
-    pure = _part([cost for cost in costs if not _is_gaussian(cost)], w, begin, end)
-    return begin, pure, _part([cost for cost in costs if _is_gaussian(cost)], w, begin, end)
+class Parts(NamedTuple):
+    """What windows of one length cost."""
+
+    begin: int
+    """The first step of the first window that meets anything."""
+    pure: _Part
+    """Their costs in pure epsilon."""
+    gaussian: _Part
+    """Their costs in rho, of Gaussian noise alone."""
+    rho: _Part
+    """Their costs in rho, with what pure costs are worth."""
+
+    @property
+    def windows(self) -> list[tuple[Fraction, Fraction, Fraction]]:
+        """The three of every window."""
+        return list(zip(self.pure.fractions(), self.gaussian.fractions(), self.rho.fractions(), strict=True))
+
+
+def window_parts(costs: Sequence[Cost], w: int) -> Parts:
+    """Return what every window of ``w`` steps costs that meets any of the costs, by its parts.
+
+    >>> window_parts([TouchCost(0, 1, Fraction(1, 2)), SquareCosts(0, (3,), Fraction(1, 9))], 1).windows
+    [(Fraction(1, 2), Fraction(1, 1), Fraction(23927, 20000))]
+    """
+    begin, end = _span(costs, w)
+    pure = [cost for cost in costs if not _is_gaussian(cost)]
+    gaussian = [cost for cost in costs if _is_gaussian(cost)]
+    both = [*gaussian, *map(_worth, pure)]
+    return Parts(begin, *(_part(part, w, begin, end) for part in (pure, gaussian, both)))
+
+
+def _span(costs: Sequence[Cost], w: int) -> tuple[int, int]:
+    """Return the first step of the first window that meets any of the costs, and the step after that of the last."""
+    begin = min((_first_step(cost) for cost in costs), default=w - 1) - w + 1
+    return begin, max((_stop(cost) for cost in costs), default=begin)
 
 
 def _is_gaussian(cost: Cost) -> bool:
     """Whether a cost is in units of rho."""
     return isinstance(cost, SquareCosts) or (isinstance(cost, ChosenCosts) and cost.gaussian)
+
+
+def _worth(cost: Cost) -> Cost:
+    """Return in units of rho what a pure cost is worth beside Gaussian noise: its square, as a whole."""
+    if isinstance(cost, StepCosts):
+        # One measurement may lie on several steps.
+        common = lcm(*(value.denominator for value in cost.costs))
+        return SquareCosts(cost.start, tuple(int(value * common) for value in cost.costs), WORTH / common**2)
+    # Chosen steps have a measurement of their own each, as nodes have, of which none pays more than the cost.
+    return replace(cost, cost=WORTH * cost.cost**2)
 
 
 def _part(costs: Sequence[Cost], w: int, begin: int, end: int) -> _Part:
@@ -288,16 +330,12 @@ def worst_window(costs: Sequence[Cost], w: int, delta: Fraction = Fraction(0)) -
     >>> worst_window([StepCosts(0, (Fraction(1), Fraction(0)) * 4)], 4)
     Fraction(2, 1)
     """
-    _, pure, gaussian = _window_parts(costs, w)
-    # A window that has less of both than another needs no conversion.
-    largest: dict[int, int] = {}
-    for epsilon, rho in zip(pure.counts, gaussian.counts, strict=True):
-        largest[epsilon] = max(rho, largest.get(epsilon, rho))
-    worst, most = Fraction(0), -1
-    for epsilon, rho in sorted(largest.items(), reverse=True):
-        if rho > most:
-            worst, most = max(worst, pure.fraction(epsilon) + epsilon_from(gaussian.fraction(rho), delta)), rho
-    return worst
+    if not any(map(_is_gaussian, costs)):
+        return _part(costs, w, *_span(costs, w)).most()
+    windows = window_parts(costs, w).windows
+    pure = max((epsilon for epsilon, noisy, _ in windows if not noisy), default=Fraction(0))
+    # The largest rho has the largest epsilon.
+    return max(pure, epsilon_from(max((rho for _, noisy, rho in windows if noisy), default=Fraction(0)), delta))
 
 
 def _most_chosen(cost: ChosenCosts, first: int, last: int) -> int:
@@ -357,15 +395,14 @@ def epsilon_of(period: Sequence[Cost], guarantee: Guarantee) -> Fraction:
     return worst_window(_met(period, guarantee), guarantee.w, guarantee.delta)
 
 
-def parts_of(period: Sequence[Cost], guarantee: Guarantee) -> tuple[Fraction, Fraction]:
-    """Return the most that any window of such a stream costs in pure epsilon, and the most in Gaussian rho.
+def rho_spent(period: Sequence[Cost], guarantee: Guarantee) -> Fraction:
+    """Return the most that any window of such a stream costs in rho, with what its pure costs are worth.
 
     >>> from optstream import Guarantee
-    >>> parts_of([TouchCost(0, 4, Fraction(1)), SquareCosts(1, (1, 1), Fraction(1, 8))], Guarantee(epsilon=1, w=4))
-    (Fraction(2, 1), Fraction(1, 2))
+    >>> rho_spent([SquareCosts(1, (1, 1), Fraction(1, 8))], Guarantee(epsilon=1, w=4, delta=1e-6))
+    Fraction(1, 2)
     """
-    _, pure, gaussian = _window_parts(_met(period, guarantee), guarantee.w)
-    return pure.most(), gaussian.most()
+    return window_parts(_met(period, guarantee), guarantee.w).rho.most()
 
 
 def _met(period: Sequence[Cost], guarantee: Guarantee) -> list[Cost]:
@@ -403,34 +440,36 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
 
 
 def largest_factor(costs: Sequence[Cost], others: Sequence[Cost], w: int) -> Fraction:
-    """Return the largest factor with which some costs are nowhere more than others: in no window of ``w`` steps.
+    """Return a factor with which some costs are nowhere more than others: in no window of ``w`` steps.
+
+    It is the largest one without Gaussian noise, and beside Gaussian noise at least as small as it must be.
 
     >>> largest_factor([TouchCost(0, 4, Fraction(2))], [TouchCost(0, 4, Fraction(1))], 4)
     Fraction(1, 2)
     """
-    others_first, *rest = _window_parts(others, w)
-    first, *own = _window_parts(costs, w)
+    own, rest = window_parts(costs, w), window_parts(others, w)
+    pairs = [(own.pure, rest.pure)]
+    if any(map(_is_gaussian, (*costs, *others))):
+        pairs += [(own.gaussian, rest.gaussian), (own.rho, rest.rho)]
     return min(
         allowed / cost
-        for mine, other in zip(own, rest, strict=True)
-        for cost, allowed in _together(mine, other, first - others_first)
+        for mine, other in pairs
+        for cost, allowed in _together(mine.fractions(), other.fractions(), own.begin - rest.begin, Fraction(0))
+        if cost > 0
     )
 
 
-def _together(mine: _Part, other: _Part, by: int) -> Iterator[tuple[Fraction, Fraction]]:
-    """Yield what costs something of the one, with what the same window costs of the other, which is that much later."""
-    met = (other.counts[place] if 0 <= place < len(other.counts) else 0 for place in range(by, by + len(mine.counts)))
-    for own, others in set(zip(mine.counts, met, strict=True)):
-        if own > 0:
-            yield mine.fraction(own), other.fraction(others)
+def _together(mine: Sequence[Window], other: Sequence[Window], by: int, nothing: Window) -> set[tuple[Window, Window]]:
+    """Return the windows of the one, each with the same window of the other, which begins that much earlier."""
+    met = (other[place] if 0 <= place < len(other) else nothing for place in range(by, by + len(mine)))
+    return set(zip(mine, met, strict=True))
 
 
 def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarantee) -> Fraction:
-    """Return the largest factor, at most 1, with which a period of some costs may follow one of others.
+    """Return a factor, at most 1, with which a period of some costs may follow one of others.
 
-    No window of both may cost more than epsilon; a period of either kind by itself must not. Where there is Gaussian
-    noise, pure and Gaussian costs both keep to the most that either kind of period spends by itself: what is traded
-    between them on the way, in the light of what was released, has no proof.
+    No window of both may cost more than epsilon; a period of either kind by itself must not. Without Gaussian noise it
+    is the largest such factor.
 
     >>> from optstream import Guarantee
     >>> new = [TouchCost(0, 4, Fraction(1, 2))]
@@ -439,20 +478,27 @@ def room_after(before: Sequence[Cost], costs: Sequence[Cost], guarantee: Guarant
     """
     if guarantee.neighbours == "aligned":
         return Fraction(1)
-    w = guarantee.w
-    first, *spent = _window_parts(before, w)
-    begin, *own = _window_parts([moved(cost, w) for cost in costs], w)
-    limits = [guarantee.epsilon, Fraction(0)]
-    if any(spent[1].counts) or any(own[1].counts):
-        limits[0] = max(parts_of(before, guarantee)[0], parts_of(costs, guarantee)[0])
-        rest = guarantee.epsilon - limits[0]
-        limits[1] = rho_from(rest, guarantee.delta) if rest > 0 else Fraction(0)
-    room = [
-        (limit - used) / cost
-        for limit, other, mine in zip(limits, spent, own, strict=True)
-        for cost, used in _together(mine, other, begin - first)
-    ]
-    return min(Fraction(1), *room)
+    w, after = guarantee.w, [moved(cost, guarantee.w) for cost in costs]
+    room, nothing = [Fraction(1)], Fraction(0)
+    if not any(map(_is_gaussian, (*before, *after))):
+        (first, spent), (begin, own) = window_costs(before, w), window_costs(after, w)
+        room += [
+            (guarantee.epsilon - used) / cost for cost, used in _together(own, spent, begin - first, nothing) if cost
+        ]
+        return min(room)
+    limit, (one, other) = (
+        rho_from(guarantee.epsilon, guarantee.delta),
+        (window_parts(part, w) for part in (before, after)),
+    )
+    for (pure, noise, rho), (pure_before, noise_before, rho_before) in _together(
+        other.windows, one.windows, other.begin - one.begin, (nothing, nothing, nothing)
+    ):
+        if rho and (noise or noise_before):
+            # A factor below 1 makes rho smaller at least in proportion.
+            room.append((limit - rho_before) / rho)
+        elif pure:
+            room.append((guarantee.epsilon - pure_before) / pure)
+    return min(room)
 
 
 def held(costs: Sequence[Cost], sources: Mapping[int, int]) -> list[Cost]:

@@ -16,10 +16,23 @@ from functools import lru_cache
 
 from optstream.errors import ParameterError
 
-__all__ = ["HIDDEN", "LARGEST_EPSILON", "SMALLEST_DELTA", "delta_of", "epsilon_from", "ratio_of", "rho_from", "rho_of"]
+__all__ = [
+    "HIDDEN",
+    "LARGEST_EPSILON",
+    "SMALLEST_DELTA",
+    "WORTH",
+    "delta_of",
+    "epsilon_from",
+    "ratio_of",
+    "rho_from",
+    "rho_of",
+    "root",
+]
 
 HIDDEN = 8
 """Variance, in grid units squared, that discrete noise needs more than continuous noise of the same worth."""
+WORTH = Fraction(3927, 5000)
+"""A little more than pi / 4: what a pure cost of 1 is worth in rho beside Gaussian noise; it grows with the square."""
 SLACK = Decimal("1e-45")
 """What is added to epsilon and taken from delta for the difference of discrete and continuous noise: more than what
 10^12 measurements in a window need, each a factor of at most 1 + 10^-67."""
@@ -48,6 +61,17 @@ def rho_of(moved: int | Fraction, sigma: Fraction) -> Fraction:
             f"sigma is {float(sigma):.6g} grid steps, but must be at least 4 for exact prices; use a finer grid"
         )
     return Fraction(moved) ** 2 / (2 * (sigma * sigma - HIDDEN))
+
+
+def root(value: Fraction) -> Fraction:
+    """Return the square root, rounded down after 40 bits or more.
+
+    >>> root(Fraction(9, 4)), root(Fraction(2)) ** 2 < 2
+    (Fraction(3, 2), True)
+    """
+    bits = max(40 + (value.denominator.bit_length() - value.numerator.bit_length()) // 2, 0)
+    scaled = value * 4**bits
+    return Fraction(math.isqrt(scaled.numerator // scaled.denominator), 2**bits)
 
 
 def ratio_of(sensitivity: int, rho: Fraction) -> Fraction:
