@@ -52,7 +52,7 @@ const BREAK_PERIODS: [u8; 4] = [1, 2, 3, 5];
 /// Evidence that a period must have before its own variance is taken to be larger than usual.
 const ODD: f64 = 5.0;
 /// Factors by which it may be larger: powers of four.
-const EXCESSES: i32 = 10;
+const EXCESSES: u32 = 10;
 /// Number of odd periods in a row after which the stream is taken to have become another one.
 const RESTART: u64 = 2;
 /// Factor of excess from which an odd period counts for that.
@@ -625,7 +625,7 @@ impl Filter {
         let size = real(count as u64);
         let mut excess = 1.0;
         if length > size + 3.0 * (5.0 * size).sqrt() {
-            let factors: Vec<f64> = (1..=EXCESSES).map(|power| f64::powi(4.0, power)).collect();
+            let factors: Vec<f64> = (1..=EXCESSES).map(|power| f64::from(1_u32 << (2 * power))).collect();
             let odd: Vec<f64> = factors
                 .iter()
                 .map(|factor| {
