@@ -151,7 +151,7 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     # What is traded between pure and Gaussian noise in the light of releases has no proof.
     noises = (now.perturb,) if isinstance(now.perturb, GaussianNoise) else PURE
     choices = _choices(steady.guarantee.w, steady.reconstruct, (steady.split,), noises, buckets=True)
-    best = min(judge.candidates(choices), key=lambda row: row.expected_error)
+    best = judge.best(choices)
     present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
     if best.expected_error > (1 - GAIN) * present.expected_error:
         return now
@@ -252,6 +252,23 @@ class _Judge:
             with suppress(ParameterError):
                 yield self.candidate(*choice)
 
+    def best(self, choices: Iterable[tuple[Any, ...]]) -> Candidate:
+        """Return the row with the smallest expected error.
+
+        Of choices that measure the same, those with more noise than another on every value are not judged.
+        """
+        rows = []
+        for sample, perturb, reconstruct, split in choices:
+            with suppress(ParameterError):
+                row = Candidate(sample, perturb, reconstruct, tuple(split), np.nan)
+                rows.append((row, self.made(row)))
+        quiet = [
+            (row, made)
+            for row, made in rows
+            if not any(_is_louder(made, other) for same, other in rows if same.sample == row.sample)
+        ]
+        return min((self._judged(row, made) for row, made in quiet), key=lambda row: row.expected_error)
+
     def plain(self) -> Candidate:
         """Return the plain Laplace mechanism, without features."""
         steps = EqualSampling(self._plain.guarantee.w)
@@ -287,3 +304,9 @@ class _Judge:
         # The mean of the absolute value is that of Laplace noise where nothing else counts.
         share = 0.5 if isinstance(row.perturb, LaplaceNoise) else 2 / np.pi
         return float(np.sqrt(2 / np.pi * detail + share * noise).mean())
+
+
+def _is_louder(one: OptStream, other: OptStream) -> bool:
+    """Return whether a mechanism has more noise than another on something that it measures, and less on nothing."""
+    pairs = [(variances_of(mine), variances_of(its)) for mine, its in zip(one.levels, other.levels, strict=True)]
+    return all((mine >= its).all() for mine, its in pairs) and any((mine > its).any() for mine, its in pairs)
