@@ -61,7 +61,7 @@ TARGETS = {
     "data/events.py": "unit/test_events unit/test_exact_inputs unit/test_messages",
 }
 """What is changed, and the tests that should notice, the fastest first."""
-LEFT_OUT = "not postgres and not PutBack and not race and not killed and not crash and not granted"
+LEFT_OUT = "not postgres and not PutBack and not race and not killed and not crash"
 """Tests that take long and look at other things."""
 ALREADY = "ignore:Module already imported:pytest.PytestAssertRewriteWarning"
 LIBRARIES = ("apsw", "hypothesis.strategies", "numpy", "pandas", "polars", "psycopg", "pyarrow", "scipy.stats")

@@ -122,6 +122,41 @@ class TestBackups:
 
 
 class TestKeys:
+    def test_a_period_that_leaves_by_steps_is_finished_with_the_key_that_it_was_begun_with(
+        self, tmp_path: Path
+    ) -> None:
+        """Another key would give the rest of a block another radius, and a retry another value."""
+        file = tmp_path / "curator.key"
+        ops.create_key(file)
+        former = ops.read_key(file)
+        cube = MECHANISM.changed(perturb=ops.CubeNoise())
+        left: dict[str, list[float]] = {}
+        for name in ("as it was.db", "rotated.db"):
+            with ops.Ledger(tmp_path / name, key=former, create=True) as ledger:
+                stream = ops.Stream(cube, ledger=ledger, name="a", emit="step")
+                left[name] = [one.value for one in stream.push_many(range(2), X[:2])]
+        ops.rotate_key(file)
+        with ops.Ledger(tmp_path / "rotated.db", key=file) as ledger:
+            ledger.rotate_key()
+        for name, key in (("as it was.db", former), ("rotated.db", file)):
+            with ops.Ledger(tmp_path / name, key=key) as ledger:
+                stream = ops.Stream(cube, ledger=ledger, name="a", emit="step", duplicate="keep")
+                assert stream.push(1, X[1]).value == left[name][1]
+                left[name] += [one.value for one in stream.push_many(range(2, 4), X[2:])]
+                assert ledger.verify().problems == ()
+        assert left["as it was.db"] == left["rotated.db"]
+        with ops.Ledger(tmp_path / "rotated.db", key=file) as ledger:
+            ops.Stream(cube, ledger=ledger, name="a", emit="step").push(4, 1.0)
+        ops.rotate_key(file)
+        with ops.Ledger(tmp_path / "rotated.db", key=file) as ledger:
+            ledger.rotate_key()
+        newest = ops.read_key(file)
+        with (
+            ops.Ledger(tmp_path / "rotated.db", key=newest) as ledger,
+            pytest.raises(ops.ParameterError, match="former key"),
+        ):
+            ops.Stream(cube, ledger=ledger, name="a", emit="step").push(5, 1.0)
+
     def test_former_periods_are_repeated_and_new_ones_have_the_new_key(self, ledger_url: str, tmp_path: Path) -> None:
         file = tmp_path / "curator.key"
         ops.create_key(file)

@@ -219,3 +219,35 @@ def test_the_relation_of_a_pool_is_that_of_its_charges(ledger_url: str) -> None:
         ledger.release(mechanism(), X, stream="a")
         with pytest.raises(ops.ParameterError, match="are charged or pooled"):
             ledger.set_pool_policy("p", aligned)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_statement_of_several_periods_is_about_those_beside_them_too(tmp_path: Path, first: int) -> None:
+    """One that was released before, and one that is charged after them."""
+    guarantee = ops.Guarantee(epsilon=2, w=W)
+    small = ops.OptStream(guarantee.with_epsilon(Fraction(1, 4)), sample=ops.EqualSampling(k=2), bounds=(0, 100))
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        ledger.create_stream("a", guarantee)
+        beside = first - 1 if first else 2
+        ledger.release(mechanism(1, 2), X, stream="a", period=beside)
+        made = ledger.release(small, np.tile(X, 2), stream="a", period=first)
+        charged = {beside: mechanism(1, 2), first: small, first + 1: small}
+        costs = [accounting.moved(cost, W * period) for period, one in charged.items() for cost in one.costs]
+        begin, prices = accounting.window_costs(costs, W)
+        met = [price for at, price in enumerate(prices, begin) if first * W - W < at < (first + 2) * W]
+        assert made.statement.epsilon == max(met) > small.steady_epsilon
+
+
+def test_a_period_may_be_void_without_a_charge(ledger_url: str) -> None:
+    with ops.Ledger(ledger_url, create=True) as ledger:
+        ledger.release(mechanism(), X, stream="a", period=0)
+        ledger.void("a", 1, "for a test")
+        ledger.void("a", 1, "again")
+        with pytest.raises(ops.ConflictError, match="is void and will not be released: for a test"):
+            ledger.release(mechanism(), X, stream="a", period=1)
+        with pytest.raises(ops.ConflictError, match="is released"):
+            ledger.void("a", 0, "for a test")
+        ledger.release(mechanism(), X, stream="a", period=2)
+        assert [entry.period for entry in ledger.history("a")] == [0, 2]
+        found = ledger.verify()
+        assert (found.charges, found.releases, found.problems) == (2, 2, ())

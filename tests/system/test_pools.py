@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import random
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pytest
 
 import optstream as ops
+from optstream.ledger.log import Share
+from optstream.ledger.plans import PricedPlan
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 W = 4
 X = np.array([10.0, 20.0, 30.0, 40.0])
@@ -48,6 +52,93 @@ def true_price(ledger: ops.Ledger, streams: dict[str, int], w: int = W) -> Fract
         for cost in ledger._plans.costs(bytes.fromhex(entry.plan))
     ]
     return accounting.worst_window(costs, w)
+
+
+def windows(charged: dict[tuple[str, int], ops.OptStream], w: int, neighbours: str) -> dict[int, Fraction]:
+    """Return what every window of a pool costs that meets a charge, by the accountant alone."""
+    totals: dict[int, Fraction] = {}
+    for (_, period), made in charged.items():
+        costs = [accounting.moved(cost, period * made.guarantee.w) for cost in made.costs]
+        first, prices = accounting.window_costs(costs, w)
+        for begin, price in enumerate(prices, first):
+            if neighbours == "sliding" or begin % w == 0:
+                totals[begin] = totals.get(begin, Fraction(0)) + price
+    return totals
+
+
+@pytest.mark.parametrize(
+    ("neighbours", "lengths"), [("sliding", (3, 4, 6)), ("sliding", (1, 4, 11)), ("aligned", (4, 4, 4))]
+)
+@pytest.mark.parametrize("again", [False, True])
+def test_exactly_what_fits_a_pool_is_granted(
+    tmp_path: Path, neighbours: Literal["sliding", "aligned"], lengths: tuple[int, ...], *, again: bool
+) -> None:
+    """In any order, near and far, with plans that cost unevenly, by one process or by one after the other."""
+    order = random.Random(repr((neighbours, lengths)))
+    epsilons = [Fraction(1, 2), Fraction(1, 3), Fraction(1, 5), Fraction(1)]
+    members = {f"member {index}": w for index, w in enumerate(lengths)}
+    ledger = ops.Ledger(tmp_path / "ledger.db", create=True)
+    ledger.create_pool("p", ops.Guarantee(epsilon=1, w=W, neighbours=neighbours))
+    for name, w in members.items():
+        ledger.create_stream(name, ops.Guarantee(epsilon=100, w=w, neighbours=neighbours), pool="p")
+    charged: dict[tuple[str, int], ops.OptStream] = {}
+    granted = 0
+    for _ in range(50 if again else 150):
+        name = order.choice(list(members))
+        w = members[name]
+        period = order.choice([order.randrange(40 // w), order.randrange(40 // w), 1000 + order.randrange(5)])
+        made = ops.OptStream(
+            ops.Guarantee(epsilon=order.choice(epsilons), w=w, neighbours=neighbours),
+            sample=ops.EqualSampling(k=order.choice([min(2, w), w])),
+            perturb=ops.LaplaceNoise() if order.random() < 1 / 2 else ops.CubeNoise(),
+            bounds=(0, 100),
+        )
+        after = {**charged, (name, period): made}
+        met = windows({(name, period): made}, W, neighbours)
+        fits = max(price for begin, price in windows(after, W, neighbours).items() if begin in met) <= 1
+        if again:
+            ledger.close()
+            ledger = ops.Ledger(tmp_path / "ledger.db")
+        try:
+            ledger.charge_many(made, {name: {period: bytes(32)}})
+        except ops.BudgetError:
+            assert not fits, (name, period)
+        else:
+            assert fits, (name, period)
+            charged = after
+            granted += 1
+    assert granted > 15
+    left = {
+        begin: one.epsilon
+        for one in ledger.pool_remaining("p").windows
+        for begin in range(one.first, one.last + 1)
+        if neighbours == "sliding" or begin % W == 0
+    }
+    assert left == {begin: 1 - price for begin, price in windows(charged, W, neighbours).items()}
+    assert ledger.verify().problems == ()
+    ledger.close()
+
+
+@pytest.mark.parametrize("neighbours", ["sliding", "aligned"])
+def test_what_a_pool_may_have_lost_is_spent_and_nothing_else(
+    tmp_path: Path, neighbours: Literal["sliding", "aligned"]
+) -> None:
+    guarantee = ops.Guarantee(epsilon=1, w=W, neighbours=neighbours)
+    made = WHOLE.changed(guarantee=guarantee)
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        ledger.create_pool("p", guarantee)
+        ledger.create_stream("a", guarantee, pool="p")
+        ledger.charge_many(made, {"a": {1: bytes(32)}})
+        ledger.forget_since(2)
+        # A member of its own from now on, whose own windows are not in the way.
+        first = 3 if neighbours == "aligned" else 4
+        view = ledger._log.look("\x1dp", 0, 100)
+        share = Share("a", first, first * W)
+        ledger._pools.check(view, {share: PricedPlan.of(made).id})
+        with pytest.raises(ops.BudgetError, match="up to step 11 before"):
+            ledger._pools.check(view, {Share("a", first - 1, (first - 1) * W): PricedPlan.of(made).id})
+        rest = {one.first: one.epsilon for one in ledger.pool_remaining("p").windows}
+        assert set(rest.values()) == {0}
 
 
 def test_members_spend_one_budget(ledger: ops.Ledger) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.errors import LedgerError
+from optstream.errors import LedgerError, ParameterError
 from optstream.ledger import observations
 from optstream.ledger.database import BehindError, StaleError, raw
 from optstream.ledger.entries import Draft
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey
     from optstream.ledger.charges import Charges
     from optstream.ledger.database import Transaction
+    from optstream.ledger.entries import Seals
     from optstream.ledger.entries import State as Charged
     from optstream.ledger.log import Log
     from optstream.ledger.memories import Memories
@@ -121,7 +122,12 @@ class StepProtocol:
 
     def digest(self, stream: str, step: int, units: NDArray[np.int64]) -> bytes:
         """Return the keyed digest of an observation."""
-        return self._digester.digest([stream.encode(), b"step", step.to_bytes(8, "little")], units.reshape(1, -1))
+        return self._digester.digest(*_observed(stream, step, units))
+
+    def is_same(self, digest: bytes, stream: str, step: int, units: NDArray[np.int64]) -> bool:
+        """Whether a stored digest is that of an observation, with today's key or a former one."""
+        keys = [self._digester, *self._seals.keys.values()]
+        return any(digest == key.digest(*_observed(stream, step, units)) for key in keys)
 
     def begin(
         self, mechanism: OptStream, stream: str, period: int, memory: Mapping[str, Any] | None
@@ -134,7 +140,8 @@ class StepProtocol:
         """
         known = State(period - 1)
         charged = self._charged(stream, period)
-        resumed = charged is not None and charged.number and charged.data == self._marker(stream, period)
+        markers = _Markers(self._digester, self._seals, stream, period)
+        resumed = charged is not None and charged.number and charged.data == markers.under(period, charged.key)
         made = self._plans.mechanism(charged.plan) if charged is not None and resumed else mechanism
         if made.estimator is not None:
             # A period that was begun with another estimate is finished with that one.
@@ -148,16 +155,26 @@ class StepProtocol:
                 made = price_next(mechanism, known, period).mechanism
         plan = PricedPlan.of(made)
         self._protocol.enrol(stream, plan, create=False)
-        charge = self._charges.charge(stream, plan, {period: self._marker(stream, period)}, final=True)[period]
+        charge = self._charges.charge(stream, plan, markers, final=True)[period]
         price = max(self._charges.price(stream, period, period), made.steady_epsilon)
         return charge, Priced(made, plan.costs, price), known
 
     def retry(self, stream: str, charge: Charged) -> tuple[CuratorKey, Sequence[bytes]] | None:
-        """Return what keyed noise of a charged period is derived from, if there is a key."""
-        if self._seals.curator is None:
+        """Return what keyed noise of a charged period is derived from, if there is a key: that of its charge.
+
+        A key that is rotated within a period would give the rest of a block another radius.
+
+        Raises:
+            ParameterError: That key is not known.
+        """
+        if not charge.key:
             return None
+        if charge.key not in self._seals.keys:
+            raise ParameterError(
+                f"period {charge.period} of {stream!r} was begun with a former key, which must be given to finish it"
+            )
         numbers = [number.to_bytes(8, "little") for number in (charge.period, charge.number)]
-        return self._seals.curator, [b"steps", stream.encode(), *numbers, charge.plan]
+        return self._seals.keys[charge.key], [b"steps", stream.encode(), *numbers, charge.plan]
 
     def store(
         self,
@@ -273,14 +290,34 @@ class StepProtocol:
                 return None
             raise
 
-    def _marker(self, stream: str, period: int) -> bytes:
-        """Return what stands in the place of the data of a period that is not there yet."""
-        return self._digester.digest(
-            [stream.encode(), period.to_bytes(8, "little"), b"step by step"], np.empty((1, 0), dtype=np.int64)
-        )
-
     def _seal(self, stream: str, period: int, radii: bytes) -> bytes:
         return self._seals.code(b"pending", stream.encode(), str(period).encode(), radii)
+
+
+class _Markers(dict[int, bytes]):
+    """What stands in the place of the digest of the data of a period that is not there yet."""
+
+    def __init__(self, digester: CuratorKey, seals: Seals, stream: str, period: int) -> None:
+        """Make it with the key of today."""
+        self._keys, self._stream = {seals.check: digester, **seals.keys}, stream
+        super().__init__({period: self.under(period, seals.check)})
+
+    def under(self, period: int, key: bytes) -> bytes:
+        """Return it with the key that the period was charged with.
+
+        Raises:
+            ParameterError: That key is not known.
+        """
+        if key not in self._keys:
+            raise ParameterError(
+                f"period {period} of {self._stream!r} was charged with a former key, which must be given to finish it"
+            )
+        context = [self._stream.encode(), period.to_bytes(8, "little"), b"step by step"]
+        return self._keys[key].digest(context, np.empty((1, 0), dtype=np.int64))
+
+
+def _observed(stream: str, step: int, units: NDArray[np.int64]) -> tuple[list[bytes], NDArray[np.int64]]:
+    return [stream.encode(), b"step", step.to_bytes(8, "little")], units.reshape(1, -1)
 
 
 def _shown(rows: Array) -> list[list[float | None]]:

@@ -184,7 +184,7 @@ class StepStream:
         """Return the release of a step that has left, or refuse it."""
         w = self._mechanism.guarantee.w
         found = self._left.get(step) or self._stored(step)
-        if found is not None and found[0] == self._digest(step, value):
+        if found is not None and self._is_same(found[0], step, value):
             # The same observation again is a retry.
             return [found[1]]
         closed = self._walk is None or step // w < self._walk.period
@@ -229,6 +229,13 @@ class StepStream:
     def _digest(self, step: int, value: Vector) -> bytes:
         units = self._units(value)
         return units.tobytes() if self._ledger is None else self._ledger.steps.digest(self._name, step, units)
+
+    def _is_same(self, digest: bytes, step: int, value: Vector) -> bool:
+        """Whether a digest is that of an observation."""
+        units = self._units(value)
+        if self._ledger is None:
+            return digest == units.tobytes()
+        return self._ledger.steps.is_same(digest, self._name, step, units)
 
     def _take(self, step: int, value: Vector | None) -> list[StepRelease]:
         """Draw a step, store it and let it leave."""
@@ -384,10 +391,18 @@ class StepStream:
         return self._made(made, found.step, stepped, epsilon, None)
 
     def _load(self) -> None:
-        """Take up what the ledger says."""
+        """Take up what the ledger says, all of one moment."""
         ledger = self._ledger
         if ledger is None:
             return
+        for attempt in range(ATTEMPTS):
+            self._read(ledger)
+            if ledger.kept(self._name).revision == self._revision:
+                return
+            pause(attempt)
+        raise LedgerError(f"stream {self._name!r} is changed by other processes all the time")
+
+    def _read(self, ledger: Ledger) -> None:
         w, hierarchy = self._mechanism.guarantee.w, self._mechanism.hierarchy
         kept = ledger.kept(self._name)
         self._walk = self._charge = self._held = self._published = None
@@ -398,7 +413,10 @@ class StepStream:
         if last and made is not None:
             self._held = last[-1].samples[:, -1], StepNoise(made.levels, last[-1].samples.shape[1] - 1)
         period = min(kept.values) // w if kept.values else None
-        steps = last if period is None else [*last, *ledger.steps.stored(self._name, period)]
+        steps = last
+        if period is not None:
+            # Another process may have gone on since.
+            steps = [*last, *(one for one in ledger.steps.stored(self._name, period) if one.step in kept.values)]
         if steps:
             self._next = steps[-1].step + 1
             values = steps[-1].values
