@@ -29,9 +29,10 @@ $(STAMPS)/%: $(STAMPS)/venv
 	$(BIN)/python -m pip install --quiet --group $*
 	@touch $@
 
-# Without root or apt there may be no PostgreSQL: its tests are then skipped, but never in continuous integration.
+# Without root or apt there may be no PostgreSQL and no Java: their tests are then skipped, but never in continuous integration.
 test: $(STAMPS)/build ## Set up, build, run every test of both languages
 	cargo test --quiet --workspace --exclude optstream-py
+	@tools/java > /dev/null || test $$? = 77
 	@url=$$(tools/postgres start) || { code=$$?; test $$code = 77 || exit $$code; }; \
 	OPTSTREAM_TEST_POSTGRES=$$url $(BIN)/python -m pytest --quiet --numprocesses 2 --dist worksteal
 
