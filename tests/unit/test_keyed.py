@@ -37,6 +37,9 @@ TREES = {
     "tree": mechanism(hierarchy=TREE),
     "tree with totals": mechanism(hierarchy=TREE, features=[ops.Feature.total(W)]),
     "estimated tree": mechanism(hierarchy=TREE, reconstruct=ops.Estimate(season=1)),
+    "chosen for all": ops.OptStream(
+        ops.Guarantee(epsilon=1, w=W, entities="moving"), sample=ops.L1Sampling(4, 5.0), bounds=(0, 100), hierarchy=TREE
+    ),
 }
 
 

@@ -270,3 +270,47 @@ class TestGuarantee:
             assert ledger.policy("trips") == moving(4)
             with pytest.raises(ops.ParameterError, match="mechanism has settled entities"):
                 ledger.release(made(moving(4, entities="settled")), np.zeros((4, 3)), stream="trips", period=0)
+
+
+class TestChosenSteps:
+    """L1 sampling: the root chooses the steps of all nodes, at one price."""
+
+    @pytest.mark.parametrize("noise", [ops.LaplaceNoise(), ops.CubeNoise(block=2), ops.GaussianNoise()], ids=str)
+    def test_choosing_is_paid_once_and_the_rest_is_divided(self, noise: Any) -> None:
+        delta = 1e-6 if isinstance(noise, ops.GaussianNoise) else 0
+        sample = ops.L1Sampling(k=4, threshold=5.0)
+        mechanism = made(moving(8, delta=delta), sample=sample, perturb=noise, hierarchy=DEEP, split=(1, 3))
+        statement = mechanism.statement
+        assert [stage.name for stage in statement.stages] == [
+            "sample level 0",
+            "perturb level 0",
+            "perturb level 1",
+            "perturb level 2",
+        ]
+        assert statement.stages[0].epsilon == Fraction(1, 4)
+        if delta:
+            assert Fraction(999, 1000) < statement.epsilon <= 1
+        else:
+            assert statement.epsilon == 1
+            assert [stage.epsilon for stage in statement.stages[1:]] == [Fraction(1, 4)] * 3
+
+    @pytest.mark.parametrize("key", [None, ops.CuratorKey(bytes(range(32)))], ids=["fresh", "keyed"])
+    def test_all_nodes_are_measured_where_the_root_says(self, key: ops.CuratorKey | None) -> None:
+        sample = ops.L1Sampling(k=3, threshold=5.0)
+        mechanism = made(moving(8, epsilon=10**9), sample=sample, hierarchy=DEEP)
+        # Alone, a would be measured at 2 and b at 5; together they bend at 4.
+        x = np.zeros((8, 3))
+        x[4:, 0] = 90
+        units = mechanism.engine.read(x).units[0]
+        retry = None if key is None else (key, [b"stream", b"period"])
+        steps, _, knots = mechanism.engine.tree.measure(units, retry)
+        assert len(np.unique(knots, axis=0)) == 1
+        assert np.allclose(steps[:, knots[0]], DEEP.sums(x.T)[:, knots[0]], atol=1e-3)
+        if retry is not None:
+            again = mechanism.engine.tree.measure(units, retry)
+            assert all(np.array_equal(one, two) for one, two in zip(again, (steps, _, knots), strict=True))
+
+    def test_settled_nodes_choose_each_by_itself(self) -> None:
+        sample = ops.L1Sampling(k=4, threshold=5.0)
+        names = [stage.name for stage in made(ops.Guarantee(epsilon=1, w=8), sample=sample).statement.stages]
+        assert names == ["sample level 0", "perturb level 0", "sample level 1", "perturb level 1"]

@@ -74,6 +74,8 @@ class Calibration:
     """Between how many nodes of the level one entity may move."""
     leaves: int = 1
     """Over how many leaves one entity may scatter a change."""
+    chooses: bool = True
+    """Whether a sampler that reads data chooses steps here, and not on a level above."""
 
     @property
     def gaussian(self) -> bool:
@@ -101,7 +103,7 @@ class Calibration:
         """Return the costs of one period, stage by stage, for the stages that read data."""
         w = self.guarantee.w
         costs = {
-            "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w)],
+            "sample": [scaled(cost, spent.selection) for cost in self.sample.selection_costs(w) if self.chooses],
             "perturb": [scaled(cost, spent.sample) for cost in self._sample_costs()],
             "features": [
                 scaled(cost, spent.feature) for feature in self.features for cost in self._feature_costs(feature)
@@ -222,6 +224,9 @@ class Calibration:
         sample, spent = self.sample, self.budget.selection
         if self.runs is not None or not isinstance(sample, L1Sampling):
             return self.runs
+        if not self.chooses:
+            # Any steps will do: those that are chosen elsewhere take their place, period by period.
+            return tuple((step, step + 1, 1) for step in EqualSampling(sample.k).steps(self.guarantee.w))
         if self.printed:
             return sample.k, sample.threshold, True, (spent, spent), sample.constant_time
         threshold, queries = (share * spent for share in shares(sample.positives()))
@@ -301,15 +306,20 @@ class Calibration:
         """
         return float(Fraction(*self.plan.sample_scale)) * self.grid / self.plan.reach
 
-    def build_plan(self, parents: list[int | None] | None, streams: int = 1) -> _core.Plan:
-        """Return the plan for sums of so many streams, projected if the parents of steps and cells are given."""
+    def build_plan(
+        self, parents: list[int | None] | None, streams: int = 1, steps: Sequence[int] | None = None
+    ) -> _core.Plan:
+        """Return the plan for sums of so many streams, projected if the parents of steps and cells are given.
+
+        It measures the given steps, if a level above chose them.
+        """
         w, (sample, feature_cost) = self.guarantee.w, self.costs
         return _core.Plan(
             w=w,
             alpha=self.guarantee.alpha,
             bounds=self.bounds,
             grid=self.grid,
-            sampling=self.sampler_inputs(),
+            sampling=self.sampler_inputs() if steps is None else [(step, step + 1, 1) for step in steps],
             cost=sample,
             blocks=self.blocks,
             features=[(list(feature.labels), feature_cost) for feature in self.features],

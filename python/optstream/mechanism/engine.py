@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from optstream.mechanism.release import Parts
 from optstream.mechanism.tree_release import TreeMeasurement, whole_sums
 from optstream.pipeline.perturbation import GaussianNoise
 from optstream.pipeline.projection import ConvexProjection, tree_of
+from optstream.pipeline.sampling import L1Sampling
 from optstream.pipeline.tree_projection import TreeProjection
 from optstream.privacy.accounting import epsilon_of
 
@@ -58,7 +59,13 @@ class Engine:
     mechanism: OptStream
 
     def calibrated(
-        self, guarantee: Guarantee, split: tuple[Fraction, ...], part: Fraction = Fraction(1), nodes: int = 1
+        self,
+        guarantee: Guarantee,
+        split: tuple[Fraction, ...],
+        part: Fraction = Fraction(1),
+        nodes: int = 1,
+        *,
+        chooses: bool = True,
     ) -> Calibration:
         """Return the noise of a stream with some guarantee and shares of its stages, or of a level of so many nodes."""
         return Calibration(
@@ -74,6 +81,7 @@ class Engine:
             part=part,
             nodes=nodes,
             leaves=scattered(guarantee, self.mechanism.hierarchy),
+            chooses=chooses,
         )
 
     @cached_property
@@ -86,17 +94,40 @@ class Engine:
         """The noise of each level of the hierarchy, with its share of epsilon; of the one stream without one."""
         if self.mechanism.hierarchy is None:
             return (self.calibration,)
-        guarantee, split = self.mechanism.guarantee, self.mechanism.split
         # A settled entity is in one node of a level, one that moves in any of them.
-        moves = guarantee.entities == "moving"
+        moves = self.mechanism.guarantee.entities == "moving"
         shares = zip(self.mechanism.level_split, self.mechanism.hierarchy.level_positions, strict=True)
         parts = [(share, level.size if moves else 1) for share, level in shares]
+        if self._chooses_once:
+            return self._levels_chosen_once(parts)
+        return tuple(self._level(share, self.mechanism.split, nodes) for share, nodes in parts)
+
+    @property
+    def _chooses_once(self) -> bool:
+        """Whether the root chooses steps for all nodes.
+
+        If every node chose its own, one that moves could pay for choosing in many of them.
+        """
+        sample, moves = self.mechanism.sample, self.mechanism.guarantee.entities == "moving"
+        return moves and isinstance(sample, L1Sampling) and sample.reads(self.mechanism.guarantee.w)
+
+    def _levels_chosen_once(self, parts: Sequence[tuple[Fraction, int]]) -> tuple[Calibration, ...]:
+        """Return the noise of levels of which the root chooses the steps: at its share of all, the rest is divided."""
+        choice, *others = self.mechanism.split
+        split, below = tuple(share / (1 - choice) for share in others), [share * (1 - choice) for share, _ in parts]
+        whole = choice + below[0]
+        of_root = (choice / whole, *(below[0] * share / whole for share in split))
+        levels = [
+            self._level(share, split, nodes, chooses=False) for share, (_, nodes) in zip(below, parts, strict=True)
+        ]
+        return self._level(whole, of_root, 1), *levels[1:]
+
+    def _level(self, share: Fraction, split: tuple[Fraction, ...], nodes: int, *, chooses: bool = True) -> Calibration:
+        """Return the noise of a level with a share of the budget."""
+        guarantee = self.mechanism.guarantee
         if isinstance(self.mechanism.perturb, GaussianNoise):
-            return tuple(self.calibrated(guarantee, split, share, nodes) for share, nodes in parts)
-        return tuple(
-            self.calibrated(guarantee.with_epsilon(guarantee.epsilon * share), split, nodes=nodes)
-            for share, nodes in parts
-        )
+            return self.calibrated(guarantee, split, share, nodes, chooses=chooses)
+        return self.calibrated(guarantee.with_epsilon(guarantee.epsilon * share), split, nodes=nodes, chooses=chooses)
 
     @property
     def plans(self) -> Sequence[_core.Plan]:
@@ -117,10 +148,12 @@ class Engine:
         if hierarchy is None:
             raise ParameterError("hierarchy is None, but must be given to release a tree")
         below = hierarchy.sums(np.ones(hierarchy.leaf_positions.size, dtype=np.int64))
-        plans = [
-            level.build_plan(None, streams=int(below[hierarchy.level_positions[depth]].max()))
-            for depth, level in enumerate(self.levels)
-        ]
+        largest = [int(below[level].max()) for level in hierarchy.level_positions]
+        plans = [level.build_plan(None, streams) for level, streams in zip(self.levels, largest, strict=True)]
+
+        def following(depth: int, steps: tuple[int, ...]) -> _core.Plan:
+            return self.levels[depth].build_plan(None, largest[depth], steps)
+
         # How much an answer weighs follows from the noise of its level; the paper weighs by shares.
         power = 1 if isinstance(self.mechanism.perturb, GaussianNoise) else 2
         levels = np.array([float(share) for share in self.mechanism.level_split]) ** power
@@ -136,7 +169,8 @@ class Engine:
             [float(weights[index]) for index in first],
             bounds=self.mechanism.bounds,
         )
-        return TreeMeasurement(hierarchy, plans, projection, self.mechanism.bounds)
+        follow = lru_cache(maxsize=256)(following) if self._chooses_once else None
+        return TreeMeasurement(hierarchy, plans, projection, self.mechanism.bounds, follow)
 
     @cached_property
     def estimator(self) -> Estimator | None:
@@ -222,6 +256,7 @@ class Engine:
                 level.plan.feature_scales,
                 level.blocks,
                 level.gaussian,
+                level.chooses,
                 level.grid,
                 # Equal bounds are one pair, whether they were given as ints or floats.
                 tuple(map(float, level.bounds)),

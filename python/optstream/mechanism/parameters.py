@@ -61,8 +61,6 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
         or isinstance(reconstruct, Estimate)
     ):
         raise ParameterError("calibration is 'paper', but must be 'sound' for what the paper does not have")
-    if given["hierarchy"] is not None and guarantee.entities == "moving" and isinstance(sample, L1Sampling):
-        raise ParameterError("entities are 'moving', but must be 'settled' for L1Sampling in a hierarchy")
     check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
     check_type("retune", given["retune"], bool)
     check_type("integers", given["integers"], bool)

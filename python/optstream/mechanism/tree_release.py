@@ -128,6 +128,14 @@ class TreeMeasurement:
     plans: Sequence[_core.Plan]
     projection: TreeProjection
     bounds: tuple[float, float]
+    follow: Callable[[int, tuple[int, ...]], _core.Plan] | None = None
+    """Gives the plan of a level for steps that the root chose, if it chooses for all."""
+
+    def plan(self, depth: int, chosen: Sequence[int]) -> _core.Plan:
+        """Return the plan of a level for a period in which the root measured some steps."""
+        if self.follow is None or depth == 0:
+            return self.plans[depth]
+        return self.follow(depth, tuple(int(step) for step in chosen))
 
     def measure(
         self, leaves: NDArray[np.int64], retry: Retry | None = None
@@ -138,10 +146,10 @@ class TreeMeasurement:
         """
         units = self.hierarchy.sums(leaves)
         # Nodes are in the order of their levels, so the parts only need to be put one below the other.
-        parts = [
-            plan.measure(units[level], retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")]))
-            for depth, (plan, level) in enumerate(zip(self.plans, self.hierarchy.level_positions, strict=True))
-        ]
+        parts: list[Any] = []
+        for depth, level in enumerate(self.hierarchy.level_positions):
+            plan = self.plan(depth, parts[0][2][0] if parts else ())
+            parts.append(plan.measure(units[level], retry and (retry[0], [*retry[1], depth.to_bytes(8, "little")])))
         knots = [np.broadcast_to(part[2], (len(part[0]), part[2].shape[1])) for part in parts]
         return (
             np.concatenate([part[0] for part in parts]),

@@ -117,10 +117,26 @@ def draw_rows(
         rows = np.ascontiguousarray(units).reshape(count, w)
         drawn = plan.measure_many(rows, key, streams, periods, digests, made, rest, threads)
         return [Parts(*mechanism.engine.projected(*drawn))]
+    if mechanism.engine.tree.follow is not None and count > 1:
+        # The levels of each period are measured where its root says.
+        return [
+            drawn
+            for at in range(count)
+            for drawn in draw_rows(
+                mechanism,
+                key,
+                streams[at : at + 1],
+                periods[at : at + 1],
+                units[at : at + 1],
+                digests=digests[at : at + 1],
+                threads=threads,
+            )
+        ]
     hierarchy = mechanism.hierarchy
     nodes = np.stack([hierarchy.sums(leaves) for leaves in units])
-    levels = []
-    for depth, (plan, level) in enumerate(zip(mechanism.engine.plans, hierarchy.level_positions, strict=True)):
+    levels: list[list[NDArray[Any]]] = []
+    for depth, level in enumerate(hierarchy.level_positions):
+        plan = mechanism.engine.tree.plan(depth, levels[0][2][0, 0] if levels else ())
         rows = np.ascontiguousarray(nodes[:, level]).reshape(-1, w)
         own = [*rest, depth.to_bytes(8, "little")]
         steps, cells, knots = plan.measure_many(rows, key, streams, periods, digests, made, own, threads)
