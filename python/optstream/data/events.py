@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import narwhals.stable.v2 as nw
 import numpy as np
-from tqdm.auto import tqdm
 
 from optstream import _core
 from optstream.data.numbers import LARGEST
 from optstream.data.time_axis import axis_of
 from optstream.errors import DataError, ParameterError, ParameterTypeError
+from optstream.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -172,7 +172,7 @@ def aggregate(
     cells = np.zeros(axis.steps * len(columns), dtype=np.int64)
     # Bounding holds the pairs of a pass in memory.
     passes = _passes(frame, time, axis, rows, PASS_EVENTS if max_groups is None else -(-PASS_EVENTS // 3))
-    for begin, end, part, parts in tqdm(passes, desc="aggregating", unit="pass", disable=None, leave=False):
+    for begin, end, part, parts in progress(passes, desc="aggregating", unit="pass"):
         part_of = pl.col("entity").hash(0) % parts == part if parts > 1 else pl.lit(value=True)
         chosen = prepared.filter(axis.between("time", begin, end), part_of)
         if value is None and max_groups is None:
@@ -435,7 +435,7 @@ def _groups(
         return names
     number = pl.col("group").cast(pl.Enum(names)).to_physical()
     parts = -(-rows // PASS_EVENTS)
-    for part in tqdm(range(parts), desc="checking groups", unit="pass", disable=None, leave=False):
+    for part in progress(range(parts), desc="checking groups", unit="pass"):
         chosen = named.filter(pl.col("entity").hash(0) % parts == part) if parts > 1 else named
         mixed = chosen.group_by("entity").agg(mixed=number.min() != number.max())
         if _collect(mixed.select(pl.col("mixed").any())).item():

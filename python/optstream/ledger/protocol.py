@@ -13,14 +13,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tqdm.auto import tqdm
-
 from optstream.errors import ConflictError, EntropyError, LedgerError, ParameterError
 from optstream.keys import data_digest
 from optstream.ledger.charges import check_fits, is_for
 from optstream.ledger.database import BehindError, pause
 from optstream.ledger.entries import Draft
 from optstream.ledger.releases import stored
+from optstream.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -302,8 +301,8 @@ def _batches(numbers: Sequence[int]) -> Iterator[Sequence[int]]:
     if len(numbers) <= BATCH:
         yield from [numbers] if numbers else []
         return
-    with tqdm(total=len(numbers), desc="releasing", unit="period", disable=None, leave=False) as progress:
+    with progress(total=len(numbers), desc="releasing", unit="period") as bar:
         for start in range(0, len(numbers), BATCH):
             batch = numbers[start : start + BATCH]
             yield batch
-            progress.update(len(batch))
+            bar.update(len(batch))

@@ -13,7 +13,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from optstream.errors import ParameterError
 from optstream.estimate import Estimate
@@ -22,6 +21,7 @@ from optstream.mechanism import description
 from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling
+from optstream.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -120,7 +120,7 @@ def compare(
     noises = PURE + ((GaussianNoise(),) if guarantee.delta else ())
     choices = list(_choices(guarantee.w, plain.reconstruct, splits, noises, buckets=buckets, lines=not plain.features))
     table = sorted(
-        judge.candidates(tqdm(choices, desc="comparing", disable=None, leave=False)),
+        judge.candidates(progress(choices, desc="comparing")),
         key=lambda row: row.expected_error,
     )
     # Means miss no detail, whatever the model says: they are taken unless steps promise clearly less.

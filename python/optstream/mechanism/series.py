@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from tqdm.auto import tqdm
-
 from optstream.data.frames import read_periods
 from optstream.mechanism.loop import draw_periods, price_next
 from optstream.mechanism.statements import stated
 from optstream.mechanism.tree_release import by_step
+from optstream.progress import progress
 
 if TYPE_CHECKING:
     from optstream.mechanism.optstream import OptStream
@@ -27,7 +26,7 @@ def release_periods(mechanism: OptStream, x: Any, known: State) -> Any:
     if single and estimator is None and price_next(mechanism, known, known.next).mechanism == mechanism:
         return _at_once(mechanism, x, known)
     periods = mechanism.read(x)
-    work = tqdm(periods.units, desc="releasing", unit="period", disable=None, leave=False)
+    work = progress(periods.units, desc="releasing", unit="period")
     drawn, interpreted = [], []
     for result in draw_periods(mechanism, work, known):
         drawn.append(result)

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from tqdm.auto import tqdm
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
@@ -25,6 +24,7 @@ from optstream.pictures import empty_figure
 from optstream.pipeline.sampling import BucketSampling
 from optstream.privacy.budget import shown
 from optstream.privacy.guarantee import Guarantee
+from optstream.progress import progress
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -253,7 +253,7 @@ def _carried(plain: OptStream, data: Mapping[str, Any]) -> State:
 def _learn_release(plain: OptStream, release: Release | TreeRelease, state: State) -> None:
     """Learn from a release without an estimate of the same kind: from what was measured, or from the values."""
     if isinstance(release, Release) and not release.features and release.is_measured:
-        for seen in tqdm(release.measured()[-LONGEST:], desc="learning", unit="period", disable=None, leave=False):
+        for seen in progress(release.measured()[-LONGEST:], desc="learning", unit="period"):
             _memory_of(state).update([seen._replace(period=seen.period + state.next)])
         return
     _learn_periods(plain, release.leaf_periods(), state)
@@ -266,7 +266,7 @@ def _learn_periods(plain: OptStream, leaves: Array, state: State) -> None:
     cells = tuple(tuple(range(start, stop)) for start, stop in BucketSampling(w if w <= LONG else LONG // 2).runs(w))
     none = np.zeros(len(cells))
     # These are the periods right before the next one of the stream.
-    work = tqdm(leaves, desc="learning", unit="period", disable=None, leave=False)
+    work = progress(leaves, desc="learning", unit="period")
     for period, values in enumerate(work, state.next - len(leaves)):
         rows = values if plain.hierarchy is None else plain.hierarchy.sums(values)
         means = [[row[cell[0] : cell[-1] + 1].mean() for cell in cells] for row in rows]

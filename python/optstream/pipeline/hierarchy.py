@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import narwhals.stable.v2 as nw
 import numpy as np
-from scipy import sparse
 
 from optstream.errors import ParameterError, ParameterTypeError
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
+    from scipy import sparse
 
 __all__ = ["Hierarchy"]
 
@@ -160,6 +160,8 @@ class Hierarchy:
     @cached_property
     def _membership(self) -> sparse.csr_array:
         """A row for every node and a column for every leaf, with a one where the leaf lies in the node."""
+        from scipy import sparse  # noqa: PLC0415  (loads longer than numpy)
+
         leaves = self.leaf_positions
         parents = np.array([-1 if parent is None else parent for parent in self.parents])
         rows, columns = [], []

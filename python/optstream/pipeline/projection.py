@@ -11,9 +11,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING
 
-import clarabel
 import numpy as np
-from scipy import sparse
 
 from optstream.errors import SolverError
 from optstream.pipeline.features import chain
@@ -74,6 +72,9 @@ class ConvexProjection:
         self._bounds = bounds
         self._weights = weights / weights.max()
         n = weights.size
+        import clarabel  # noqa: PLC0415  (most mechanisms need neither)
+        from scipy import sparse  # noqa: PLC0415
+
         sums = sparse.vstack(
             [
                 sparse.csc_array((np.ones(w), (feature.labels, np.arange(w))), shape=(feature.size, w))
@@ -91,6 +92,7 @@ class ConvexProjection:
         # Data can only be replaced in a problem that was not reduced.
         settings.presolve_enable = False
         settings.chordal_decomposition_enable = False
+        self._solved = clarabel.SolverStatus.Solved
         self._solver = clarabel.DefaultSolver(
             sparse.csc_matrix(sparse.diags_array(self._weights)),
             np.zeros(n),
@@ -118,7 +120,7 @@ class ConvexProjection:
         with self._lock:
             self._solver.update(q=-self._weights * targets / unit, b=room)
             solution = self._solver.solve()
-        if solution.status != clarabel.SolverStatus.Solved:
+        if solution.status != self._solved:
             raise SolverError(f"Clarabel ended with status {solution.status}; nothing is released")
         found = np.asarray(solution.x)
         steps = found[: self._w]

@@ -435,7 +435,7 @@ def scaled(cost: Cost, factor: Fraction) -> Cost:
     Fraction(1, 2)
     """
     if isinstance(cost, StepCosts):
-        return replace(cost, costs=tuple(value * factor for value in cost.costs))
+        return replace(cost, costs=tuple(value * factor if value else value for value in cost.costs))
     return replace(cost, cost=cost.cost * factor)
 
 

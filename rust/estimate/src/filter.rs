@@ -379,16 +379,20 @@ impl Filter {
         logs.map(|log| log.clamp(low, high))
     }
 
-    fn step(&self, model: &mut Model, last: Option<i64>, measured: &Measured, steps: bool) -> Posterior {
-        let geometry = &self.geometry;
+    /// Move a model to the start of a period.
+    fn reach(&self, model: &mut Model, last: Option<i64>, measured: &Measured) {
         if self.memory {
             let gap = last.map_or(0, |last| measured.period - last);
-            model.advance(geometry, gap, measured.shift, measured.jump);
+            model.advance(&self.geometry, gap, measured.shift, measured.jump);
         } else {
-            model.forget(geometry, self.start(measured));
+            model.forget(&self.geometry, self.start(measured));
         }
+    }
+
+    fn step(&self, model: &mut Model, last: Option<i64>, measured: &Measured, steps: bool) -> Posterior {
+        self.reach(model, last, measured);
         let values = relative(&measured.values, self.origin);
-        model.observe(geometry, &sight(measured, &values), steps)
+        model.observe(&self.geometry, &sight(measured, &values), steps)
     }
 
     /// Run a model over everything logged; return it, its last estimate and the evidence.
@@ -407,8 +411,18 @@ impl Filter {
     fn score(&self, logs: &Amplitudes) -> f64 {
         let mut model = Model::new(&self.geometry, logs.map(libm::exp), self.start(&self.log[0]));
         let (mut last, mut evidence) = (None, 0.0);
-        for measured in &self.log {
-            evidence = FORGETTING * evidence + self.step(&mut model, last, measured, false).density;
+        for (index, measured) in self.log.iter().enumerate() {
+            let density = if index + 1 < self.log.len() {
+                self.step(&mut model, last, measured, false).density
+            } else {
+                // Nothing comes after it that its measurements would have to be known for.
+                self.reach(&mut model, last, measured);
+                let values = relative(&measured.values, self.origin);
+                let sight = Sight { excess: 1.0, ..sight(measured, &values) };
+                let view = model.view(&self.geometry, &sight, false);
+                model.density(&self.geometry, &sight, &view)
+            };
+            evidence = FORGETTING * evidence + density;
             last = Some(measured.period);
         }
         evidence + self.prior(logs)

@@ -92,6 +92,7 @@ pub fn dot(left: &[f64], right: &[f64]) -> f64 {
 }
 
 /// Add a multiple of a vector.
+#[inline]
 pub fn add(to: &mut [f64], factor: f64, vector: &[f64]) {
     for (sum, value) in to.iter_mut().zip(vector) {
         *sum += factor * value;
@@ -359,6 +360,20 @@ pub struct Reflections {
 impl Reflections {
     /// Make a matrix upper triangular in place.
     pub fn of(matrix: &mut Matrix) -> Self {
+        Self { vectors: reflect(matrix) }
+    }
+
+    /// Turn a vector as the matrix was turned.
+    pub fn apply(&self, target: &mut [f64]) {
+        for (place, (vector, factor)) in self.vectors.iter().enumerate() {
+            let sum = factor * dot(vector, &target[place..]);
+            add(&mut target[place..], -sum, vector);
+        }
+    }
+}
+
+wide! {
+    fn reflect(matrix: &mut Matrix) -> Vec<(Vec<f64>, f64)> {
         let (rows, columns, stride) = (matrix.rows, matrix.columns, matrix.stride);
         let mut vectors = Vec::with_capacity(columns);
         for place in 0..columns.min(rows.saturating_sub(1)) {
@@ -383,15 +398,7 @@ impl Reflections {
             }
             vectors.push((vector, factor));
         }
-        Self { vectors }
-    }
-
-    /// Turn a vector as the matrix was turned.
-    pub fn apply(&self, target: &mut [f64]) {
-        for (place, (vector, factor)) in self.vectors.iter().enumerate() {
-            let sum = factor * dot(vector, &target[place..]);
-            add(&mut target[place..], -sum, vector);
-        }
+        vectors
     }
 }
 
