@@ -33,17 +33,24 @@ class Draw:
 
     plan: RecordedPlan
     steps: tuple[int, ...]
-    """The step of the stream that each step of the period showed."""
+    """The step of the stream that each step of the period showed, as far as they have come."""
+    drawn: frozenset[int] | None = None
+    """The measurements that were drawn, if they are drawn one by one; else all."""
 
     def loss(self, window: range) -> Fraction:
         """Return what the worst change within a window reveals."""
         moved = [step in window for step in self.steps]
         scale = Fraction(*self.plan.sample_scale)
-        changes = [multiple * sum(moved[start:stop]) for start, stop, multiple in self.plan.runs]
+        changes = [
+            multiple * sum(moved[start:stop]) if self.drawn is None or index in self.drawn else 0
+            for index, (start, stop, multiple) in enumerate(self.plan.runs)
+        ]
         ends = list(accumulate(self.plan.blocks or [1] * len(changes), initial=0))
         samples = sum(max(changes[first:last]) for first, last in pairwise(ends)) / scale
+        # A feature of the tests is a total, which is drawn with the last step.
+        whole = self.drawn is None or len(self.steps) >= self.plan.w
         features = sum(
-            (sum(moved) / Fraction(*one) for one in self.plan.feature_scales),
+            (sum(moved) / Fraction(*one) for one in self.plan.feature_scales if whole),
             Fraction(0),
         )
         return Fraction(self.plan.sensitivity * (samples + features))
@@ -54,12 +61,28 @@ class Recorder:
     """Everything that was drawn, in order."""
 
     draws: list[Draw] = field(default_factory=list)
+    by_steps: bool = False
+    """Whether what is drawn step by step is noted step by step; else all that a period will draw, with its first."""
 
     def note(self, plan: RecordedPlan, rows: Any) -> None:
         for row in np.asarray(rows):
             # A row of zeros is a leaf in which the entity is not.
             if row.any():
                 self.draws.append(Draw(plan, tuple(int(value) - 1 for value in row)))
+
+    def note_step(self, plan: RecordedPlan, rows: Any) -> None:
+        """Note what ends with a step, together with what the same plan has drawn of the steps before it."""
+        for row in np.asarray(rows):
+            if not row.any():
+                continue
+            steps = tuple(int(value) - 1 for value in row)
+            ended = {index for index, (_, stop, _) in enumerate(plan.runs) if stop == len(steps)}
+            for index, draw in enumerate(self.draws):
+                if draw.drawn is not None and draw.steps == steps[:-1] and draw.plan.draws_like(plan):
+                    self.draws[index] = Draw(draw.plan, steps, draw.drawn | ended)
+                    break
+            else:
+                self.draws.append(Draw(plan, steps, frozenset(ended)))
 
 
 class RecordedPlan:
@@ -71,7 +94,7 @@ class RecordedPlan:
 
     def __init__(self, **parameters: Any) -> None:
         self._plan = real.Plan(**parameters)
-        self._grid, self._w = parameters["grid"], parameters["w"]
+        self._grid, self.w = parameters["grid"], parameters["w"]
         self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
         self.blocks: Sequence[int] | None = parameters["blocks"]
 
@@ -83,6 +106,13 @@ class RecordedPlan:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._plan, name)
 
+    def draws_like(self, other: RecordedPlan) -> bool:
+        """Whether another plan measures the same with the same noise, as after a restart."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("runs", "blocks", "sample_scale", "feature_scales", "sensitivity")
+        )
+
     def measure(self, units: Any, retry: Any = None) -> Any:
         self.recorder.note(self, np.asarray(units) * self._grid)
         self._maybe_fail()
@@ -90,9 +120,11 @@ class RecordedPlan:
 
     def measure_step(self, units: Any, pending: Any, retry: Any) -> Any:
         """Draw what ends with a step; with the first of them all that the period will draw counts."""
-        if units.shape[1] == 1:
-            rows = np.asarray(units) * self._grid
-            self.recorder.note(self, np.concatenate([rows + step for step in range(self._w)], axis=1))
+        rows = np.asarray(units) * self._grid
+        if self.recorder.by_steps:
+            self.recorder.note_step(self, rows)
+        elif units.shape[1] == 1:
+            self.recorder.note(self, np.concatenate([rows + step for step in range(self.w)], axis=1))
         self._maybe_fail()
         return real.measure_step(self._plan, units, pending, retry)
 
@@ -124,9 +156,9 @@ class _Core:
         return getattr(real, name)
 
 
-def record(monkeypatch: pytest.MonkeyPatch) -> Recorder:
+def record(monkeypatch: pytest.MonkeyPatch, *, by_steps: bool = False) -> Recorder:
     """Return what notes everything that plans draw from now on; only plans that are built later are seen."""
-    recorder = Recorder()
+    recorder = Recorder(by_steps=by_steps)
     RecordedPlan.recorder = recorder
     monkeypatch.setattr(calibration, "_core", _Core())
     monkeypatch.setattr(per_step, "_core", _Core())

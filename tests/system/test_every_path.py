@@ -19,13 +19,14 @@ from typing import TYPE_CHECKING, Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from exact_losses import Draw, Recorder, record, worst_loss
+from exact_losses import Draw, RecordedPlan, Recorder, record, worst_loss
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
 import optstream as ops
 from optstream import _core
-from optstream.mechanism import loop, plan
+from optstream.mechanism import engine, loop, plan
+from optstream.mechanism.per_step import StepRelease
 from optstream.mechanism.state import State, sealed
 from optstream.stream import stream as stream_module
 
@@ -94,12 +95,14 @@ class Paths(RuleBasedStateMachine):
 
     def check(self, release: Any, begin: int) -> None:
         """Compare what was stated with what every window that meets the new draws has lost."""
-        new = self.recorder.draws[begin:]
+        self.check_statement(release.statement, self.recorder.draws[begin:])
+        self.last = release
+
+    def check_statement(self, statement: ops.Statement, new: list[Draw]) -> None:
         assert new
         self.chain += new
         loss = worst_loss(self.chain, W, new)
-        assert loss <= release.statement.epsilon + SLIGHTLY, (loss, release.statement.epsilon)
-        self.last = release
+        assert loss <= statement.epsilon + SLIGHTLY, (loss, statement.epsilon)
 
     def goes_on(self, handed: Any) -> int:
         """Begin another chain unless something is handed over; return how much was drawn before."""
@@ -185,14 +188,73 @@ class Paths(RuleBasedStateMachine):
         self.state = self.stream.state["known"]
         self.check(released[-1], begin)
 
+    @rule(
+        made=mechanisms(),
+        other=mechanisms(),
+        hand=st.booleans(),
+        turn=st.integers(1, W - 1),
+        fails=st.sampled_from([None, None, "draw", "release"]),
+    )
+    def push_a_period_step_by_step(
+        self, made: ops.OptStream, other: ops.OptStream, turn: int, fails: str | None, *, hand: bool
+    ) -> None:
+        """Within the period the state goes to another mechanism, which must refuse it, or a step fails once."""
+        state, steps = self.state if hand else None, range(self.period * W, (self.period + 1) * W)
+        begin = self.goes_on(state)
+        try:
+            stream = ops.Stream(made, emit="step", state=state)
+            releases = [stream.push(step, observation(made, step)) for step in steps[:turn]]
+        except (ops.BudgetError, ops.ParameterError):
+            if state is None:
+                raise
+            assert len(self.recorder.draws) == begin
+            return
+        within = json.loads(json.dumps(stream.state))
+        try:
+            stream = ops.Stream(other, emit="step", state=within)
+        except ops.ParameterError:
+            stream = ops.Stream(made, emit="step", state=within)
+        else:
+            made = other
+        with pytest.MonkeyPatch.context() as broken:
+            if fails == "draw":
+                RecordedPlan.fails = True
+            elif fails == "release":
+                broken.setattr(StepRelease, "__init__", failing)
+            try:
+                releases.append(stream.push(steps[turn], observation(made, steps[turn])))
+            except MemoryError:
+                pass
+            finally:
+                RecordedPlan.fails = False
+        for step in steps[turn + (fails is None) :]:
+            try:
+                releases.append(stream.push(step, observation(made, step)))
+            except ops.StreamError:
+                assert fails
+        self.period += 1
+        self.stream = None
+        self.state = stream.state["known"]
+        self.check_statement(releases[-1].statement, self.recorder.draws[begin:])
+
     @rule(made=mechanisms())
     def go_through_a_plan_file(self, made: ops.OptStream) -> None:
         if not made.retune:
             assert plan.build(json.loads(made.description)).costs == made.costs
 
 
+class WholePeriods(Paths):
+    """The same without steps, in which defects of whole periods are found sooner."""
+
+    push_a_period_step_by_step = None  # type: ignore[assignment]
+
+
+def failing(*_: Any, **__: Any) -> None:
+    raise MemoryError
+
+
 def run_machine(monkeypatch: pytest.MonkeyPatch, examples: int, machine: type[Paths] = Paths) -> None:
-    machine.recorder = record(monkeypatch)
+    machine.recorder = record(monkeypatch, by_steps=True)
     run_state_machine_as_test(
         machine,
         settings=settings(
@@ -229,13 +291,13 @@ def _unpriced_holes(price: Callable[..., loop.Priced]) -> Callable[..., loop.Pri
 def test_costs_that_are_forgotten_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(State, "read", _forgetting(State.read))
     with pytest.raises(AssertionError, match="Fraction"):
-        run_machine(monkeypatch, examples=200)
+        run_machine(monkeypatch, examples=200, machine=WholePeriods)
 
 
 def test_holes_that_are_not_priced_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "price_next", _unpriced_holes(loop.price_next))
     with pytest.raises(AssertionError, match="Fraction"):
-        run_machine(monkeypatch, examples=200)
+        run_machine(monkeypatch, examples=200, machine=WholePeriods)
 
 
 class TestWhatWasFound:
@@ -312,6 +374,22 @@ class TestWhatWasFound:
         assert len(recorder.draws) == 1
         (release,) = stream.push_many(range(W, 2 * W), [float(step + 1) for step in range(W, 2 * W)])
         assert worst_loss(recorder.draws, W) <= release.statement.epsilon
+
+    def test_a_period_that_another_mechanism_finishes_costs_more(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It is refused; where nothing tells the mechanisms apart, what is computed here tells."""
+        recorder = record(monkeypatch, by_steps=True)
+        first, other = (
+            ops.OptStream(ops.Guarantee(epsilon=1, w=W), sample=sample, bounds=BOUNDS)
+            for sample in (ops.EqualSampling(2), ops.BucketSampling(2))
+        )
+        begun = ops.Stream(first, emit="step")
+        begun.push(0, 1.0)
+        with pytest.raises(ops.ParameterError, match="of another mechanism"):
+            ops.Stream(other, emit="step", state=begun.state)
+        monkeypatch.setattr(engine.Engine, "fingerprint", property(lambda _: b"any"))
+        state = sealed({**begun.state, "walk": {**begun.state["walk"], "plan": b"any".hex()}})
+        (*_, last) = ops.Stream(other, emit="step", state=state).push_many(range(1, W), [2.0, 3.0, 4.0])
+        assert worst_loss(recorder.draws, W) == Fraction(3, 2) > last.statement.epsilon
 
     def test_keyed_noise_knows_its_scale(self) -> None:
         """Two calibrations of one description must not draw the same bits at two scales."""
