@@ -66,6 +66,7 @@ class TestBackups:
                 step: one.epsilon for one in restored.remaining("a").windows for step in range(one.first, one.last + 1)
             }
             assert all(left[step] == 0 for step in range(1, 3 * W))
+            assert len(left) == sum(one.last + 1 - one.first for one in restored.remaining("a").windows)
             assert left[1 - W] > 0
             assert restored.verify().problems == ()
             assert restored.window_price("a", 0, 2) == 1
@@ -192,3 +193,17 @@ class TestKeys:
             with ops.Ledger(path, key=key, create=True) as other:
                 expected = [first, second] if key is before else [third]
                 assert [released(other, period) for period in ((0, 1) if key is before else (2,))] == expected
+
+
+def test_a_backup_from_before_the_key_was_rotated_is_restored(tmp_path: Path) -> None:
+    file = tmp_path / "curator.key"
+    ops.create_key(file)
+    with ops.Ledger(tmp_path / "l.db", key=file, create=True) as ledger:
+        first = released(ledger, 0)
+        ledger.backup(tmp_path / "b.db")
+    ops.rotate_key(file)
+    ops.restore_ledger(tmp_path / "b.db", tmp_path / "new.db", key=file, accept_loss=1)
+    with ops.Ledger(tmp_path / "new.db", key=file) as restored:
+        assert released(restored, 0) == first
+        assert len(released(restored, 3)) == W
+        assert (restored.verify().problems, restored.verify().unchecked) == ((), ())

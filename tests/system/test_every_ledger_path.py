@@ -1,9 +1,10 @@
 """Any sequence of calls on a ledger: no window ever costs more than stated, than its policy, or than its pool allows.
 
 A machine of rules declares streams and pools, releases periods in any order, at once, in bulk, as streams and step by
-step, changes plans, policies and relations of neighbours, voids, charges for good, fails after draws, enrols late, and
-opens the ledger again. After every call the exact loss of every window over everything that was drawn is computed from
-the scales (tests/support/exact_losses.py), for each stream and over all members of its pool.
+step, changes plans, policies and relations of neighbours, voids, charges for good, fails after draws, enrols late,
+rotates the curator's key, opens the ledger again, and restores backups whose loss is accepted. After every call the
+exact loss of every window over everything that was drawn is computed from the scales (tests/support/exact_losses.py),
+for each stream and over all members of its pool.
 """
 
 from __future__ import annotations
@@ -36,7 +37,6 @@ FAR = 1000
 BOUNDS = (0, 2**20)
 SLIGHTLY = Fraction(1, 2**30)
 NAMES = ("a", "b", "c")
-KEY = ops.CuratorKey(bytes(range(32)))
 STREAMS = st.sampled_from(NAMES)
 PERIODS = st.integers(0, 5)
 EPSILONS = st.sampled_from([Fraction(1, 4), Fraction(1, 2), Fraction(3, 4), Fraction(1)])
@@ -53,6 +53,8 @@ def guarantees(w: int = W) -> st.SearchStrategy[Guarantee]:
 
 @st.composite
 def mechanisms(draw: st.DrawFn) -> ops.OptStream:
+    if draw(st.sampled_from([True, *[False] * 7])):
+        return ops.OptStream.auto(draw(guarantees()), bounds=BOUNDS, season=1)
     return ops.OptStream(
         draw(guarantees()),
         sample=draw(SAMPLES),
@@ -94,12 +96,24 @@ class LedgerPaths(RuleBasedStateMachine):
 
     @initialize(keyed=st.booleans(), pool=guarantees())
     def begin(self, pool: Guarantee, *, keyed: bool) -> None:
-        self.key = KEY if keyed else None
-        self.ledger = ops.Ledger(self.folder / "ledger.db", key=self.key, create=True)
+        self.keys = [bytes(range(32))] if keyed else []
+        """The curator's keys, the newest first."""
+        self.path, self.backed = self.folder / "ledger.db", set[str]()
+        self.open(create=True)
         self.ledger.create_pool("p", pool)
         for stream in ("a", "b"):
             self.ledger.create_stream(stream, pool.with_epsilon(Fraction(1)), pool="p")
             self.members.add(stream)
+
+    def open(self, *, create: bool = False) -> None:
+        self.ledger = ops.Ledger(self.path, key=self.key_file(), create=create)
+
+    def key_file(self) -> Path | None:
+        """Write the curator's keys down, the newest first."""
+        file = self.folder / "curator.key"
+        file.write_text("".join(f"{key.hex()}\n" for key in self.keys))
+        file.chmod(0o600)
+        return file if self.keys else None
 
     def teardown(self) -> None:
         RecordedPlan.fails = False
@@ -116,7 +130,7 @@ class LedgerPaths(RuleBasedStateMachine):
             for draw in self.recorder.draws
             if draw.steps[0] // FAR == NAMES.index(stream)
         ]
-        if self.key is None:
+        if not self.keys:
             return found
         return list({(draw.steps, draw.plan.sample_scale, *draw.plan.feature_scales): draw for draw in found}.values())
 
@@ -243,7 +257,35 @@ class LedgerPaths(RuleBasedStateMachine):
         # A policy that became smaller leaves windows over it; nothing else may be wrong.
         assert [text for text in self.ledger.verify().problems if "over its policy" not in text] == []
         self.ledger.close()
-        self.ledger = ops.Ledger(self.folder / "ledger.db", key=self.key)
+        self.open()
+
+    @precondition(lambda self: self.keys)
+    @rule()
+    def rotate_the_key(self) -> None:
+        self.keys.insert(0, bytes([len(self.keys)] * 32))
+        self.ledger.close()
+        self.open()
+        self.ledger.rotate_key()
+
+    @rule()
+    def back_up(self) -> None:
+        target = self.folder / "backup.db"
+        target.unlink(missing_ok=True)
+        self.ledger.backup(target)
+        self.backed = set(self.members)
+
+    @precondition(lambda self: self.backed)
+    @rule()
+    def restore(self) -> None:
+        """Everything up to the last step that was drawn may have left."""
+        if not self.recorder.draws:
+            return
+        last = max(step % FAR for draw in self.recorder.draws for step in draw.steps) // W
+        self.ledger.close()
+        self.path = self.folder / f"after {self.path.name}"
+        ops.restore_ledger(self.folder / "backup.db", self.path, key=self.key_file(), accept_loss=last)
+        self.members, self.backed, self.charged = self.backed, set(), None
+        self.open()
 
 
 def run_machine(monkeypatch: pytest.MonkeyPatch, examples: int) -> None:

@@ -251,3 +251,21 @@ def test_a_period_may_be_void_without_a_charge(ledger_url: str) -> None:
         assert [entry.period for entry in ledger.history("a")] == [0, 2]
         found = ledger.verify()
         assert (found.charges, found.releases, found.problems) == (2, 2, ())
+
+
+def test_a_statement_is_not_about_periods_farther_away(tmp_path: Path) -> None:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        for period in (0, 4):
+            ledger.release(mechanism(), X, stream="a", period=period)
+        small = mechanism(Fraction(1, 4))
+        assert ledger.release(small, X, stream="a", period=2).statement.epsilon == Fraction(1, 4)
+
+
+def test_the_larger_of_two_prices_is_taken_window_by_window(tmp_path: Path) -> None:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        plans = ledger._plans
+        plans._own[b"one", 2] = (2, (1, 1, 1))
+        plans._own[b"two", 2] = (3, (2, 0, 1))
+        assert plans.vector((b"one", b"two"), 2) == (6, (4, 3, 3))
+        assert plans.vector((), 2) == (1, (0, 0, 0))
+        assert plans.vector((b"lost", b"3/2"), 2) == (2, (3, 3, 3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import random
@@ -315,3 +316,15 @@ def test_a_smaller_policy_of_a_pool_holds_for_what_is_charged(ledger: ops.Ledger
                 work()
         other.set_pool_policy("riders", ops.Guarantee(epsilon=1, w=W))
         ledger.release(HALF, X, stream="trips", period=0)
+
+
+def test_a_pool_says_which_charges_its_shares_are(ledger: ops.Ledger) -> None:
+    for name in ("trips", "fares"):
+        member(ledger, name)
+    ledger.release_many(THIRD, {"trips": np.tile(X, 3), "fares": np.tile(X, 2)})
+    ledger.release(THIRD, np.tile(X, 2), stream="trips", period=5)
+    asked = "SELECT stream, period, charge, content, number FROM optstream_entries WHERE kind = ? ORDER BY number"
+    with ledger._database.transaction(write=False) as reading:
+        shares, charges = (reading.rows(asked, (kind,)) for kind in ("share", "charge"))
+    said = {(*json.loads(bytes(content)), start, charge) for _, start, charge, content, _ in shares}
+    assert said == {(stream, period, period * W, number) for stream, period, _, _, number in charges}

@@ -57,6 +57,9 @@ def restore_ledger(
             if found.problems:
                 raise LedgerError(f"backup {backup} is damaged: {found.problems[0]}")
             if accept_loss is not None:
+                if ledger.steps.is_keyed:
+                    # The key may have been rotated since.
+                    ledger.rotate_key()
                 ledger.forget_since(accept_loss)
             identity = ledger.identity
         # Closing has moved the log into the file.
