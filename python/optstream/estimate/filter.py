@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Filter", "Measured", "revised", "update_all"]
 
-FORMAT = 2
+FORMAT = 3
 """Version of the saved state."""
 
 
@@ -59,10 +59,11 @@ class Filter:
     challenger for each amplitude runs beside the centre, a factor of four away; evidence fades with a half-life of 34
     periods, a challenger that leads becomes the centre, one that falls behind is replaced by its opposite. A level
     that deviates by about five standard deviations, over one to five periods, is taken to have broken and is learnt
-    anew; a period that deviates otherwise is given more variance of its own, and after two such in a row, far from what
-    is usual, everything is learnt anew. Variances are larger by what the means that are measured cannot know of
-    independent steps. A level that is given with a deviation far
-    beyond what is measured says nothing: the first measurements then say where it is.
+    anew; a period that deviates otherwise is given more variance of its own. After two such in a row, far from what is
+    usual, everything is learnt anew; and so it is where the last periods deviate more than they should, little by
+    little, and a filter that has seen nothing else explains them better. Variances are larger by what the means that
+    are measured cannot know of independent steps. A level that is given with a deviation far beyond what is measured
+    says nothing: the first measurements then say where it is.
 
     Args:
         w: Number of steps of a period.
@@ -105,6 +106,11 @@ class Filter:
     def alarm(self) -> tuple[int, float] | None:
         """How many periods ago measured means last deviated from what was expected, and by how much."""
         return self._core.alarm
+
+    @property
+    def renewed(self) -> int | None:
+        """How many periods ago everything was learnt anew, if it ever was."""
+        return self._core.renewed
 
     @property
     def room(self) -> float:

@@ -146,7 +146,8 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     if alarm < LOOKS or (explores and memory.measured % EXPLORE == OFFSET):
         return fine
     explored = explores and memory.measured % EXPLORE == OFFSET + 1
-    if not (explored or memory.measured in CHANGES or memory.measured % INTERVAL == 0 or alarm in SETTLED):
+    due = memory.measured in CHANGES or memory.measured % INTERVAL == 0
+    if not (due or explored or alarm in SETTLED or judge.renewed in SETTLED):
         return now
     # What is traded between pure and Gaussian noise in the light of releases has no proof.
     noises = (now.perturb,) if isinstance(now.perturb, GaussianNoise) else PURE
@@ -224,6 +225,11 @@ class _Judge:
             2 * learnt.room > float(np.sqrt(variances_of(fine.levels[depth]).max()))
             for learnt, depth, _ in self._streams
         )
+
+    @property
+    def renewed(self) -> float:
+        """How many periods ago a stream was last learnt anew."""
+        return min((learnt.renewed for learnt, *_ in self._streams if learnt.renewed is not None), default=np.inf)
 
     def alarm(self, fine: OptStream) -> float:
         """Return how many periods ago a stream deviated by more than the noise of measuring every step."""

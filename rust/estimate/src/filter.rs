@@ -26,7 +26,8 @@ const CEILING: f64 = 1e3;
 const DIFFUSE: f64 = 1e3;
 /// Numbers of measured periods at which all amplitudes are fitted again to everything so far.
 const REFITS: [u64; 7] = [1, 2, 3, 5, 8, 13, 21];
-const LAST_REFIT: u64 = REFITS[REFITS.len() - 1];
+/// Number of periods that are kept to fit amplitudes to.
+const LOGGED: usize = 21;
 /// Most rounds of such a fit.
 const ROUNDS: usize = 6;
 /// Evidence below which a further round is not worth its time.
@@ -57,11 +58,20 @@ const EXCESSES: u32 = 10;
 const RESTART: u64 = 2;
 /// Factor of excess from which an odd period counts for that.
 const STRANGE: f64 = 16.0;
-/// Share of the standard error of what happens within measured means by which variances are larger.
-const HIDDEN: f64 = 0.6;
-/// Most of that, as a multiple of the variance of independent steps that the centre expects: one and a half standard
-/// deviations of its logarithm.
-const HIDDEN_MOST: f64 = 20.0;
+/// Numbers of periods over which a stream that has become another one may show, little by little.
+const STALE_PERIODS: [usize; 5] = [2, 3, 5, 8, 13];
+/// Evidence by which a filter that learns such periods anew must lead before it takes over.
+const STALE: f64 = 10.0;
+/// Least number of periods between two such comparisons, since they take time.
+const PATIENCE: u64 = 3;
+/// Number of sizes of amplitudes that are compared, from the largest.
+const ANEW_SIZES: u8 = 10;
+/// Most of a variance that single steps do not show, in its standard errors: it is less in nine cases of ten.
+const HIDDEN: f64 = 1.28;
+/// The part of it that counts for measured steps: models of other amplitudes are weighed there already.
+const SEEN: f64 = 0.6;
+/// The same as a multiple of the variance of independent steps that the centre expects, where no single step was measured.
+const HIDDEN_MOST: f64 = 4.0;
 /// Number of periods before deviations are judged, since nothing is known yet of what is usual.
 const UNTESTED: u64 = 3;
 /// Number of periods after which the precision of the filter is taken to be steady.
@@ -92,6 +102,10 @@ pub struct Measured {
     pub excess: f64,
     /// By how much the level was moved when it broke.
     pub shift: f64,
+    /// Squared length of what was not expected, in units of its standard deviations; zero if it was not compared.
+    pub(crate) length: f64,
+    /// Evidence of the likeliest model for the period, understood like this.
+    pub(crate) density: f64,
 }
 
 /// Posterior means and variances of the steps of a period.
@@ -137,6 +151,10 @@ pub struct Filter {
     pub(crate) since: u64,
     /// Number of odd periods in a row.
     pub(crate) odd: u64,
+    /// The number of measured periods when it was last asked whether the stream has become another one.
+    pub(crate) asked: u64,
+    /// The number of measured periods when everything was last learnt anew; zero if it never was.
+    pub(crate) renewed: u64,
     /// The number of measured periods when something last deviated, and by how much its means did.
     pub(crate) alarmed: u64,
     pub(crate) alarm: f64,
@@ -175,6 +193,8 @@ impl Filter {
             surprises: Vec::new(),
             since: 0,
             odd: 0,
+            asked: 0,
+            renewed: 0,
             alarmed: 0,
             alarm: 0.0,
             information: 0.0,
@@ -198,6 +218,12 @@ impl Filter {
     #[must_use]
     pub fn alarm(&self) -> Option<(u64, f64)> {
         (self.alarmed > 0).then(|| (self.count - self.alarmed, self.alarm))
+    }
+
+    /// How many periods ago everything was learnt anew, if it ever was.
+    #[must_use]
+    pub fn renewed(&self) -> Option<u64> {
+        (self.renewed > 0).then(|| self.count - self.renewed)
     }
 
     /// How far the level is from the nearer end of where it may be: what hides within means is at most twice as large.
@@ -242,7 +268,17 @@ impl Filter {
             return Err(Error::NotFinite { largest: LARGEST });
         }
         let layout = self.layout(cells)?;
-        Ok(Measured { period, layout, values, variances, jump: 0.0, excess: 1.0, shift: 0.0 })
+        Ok(Measured {
+            period,
+            layout,
+            values,
+            variances,
+            jump: 0.0,
+            excess: 1.0,
+            shift: 0.0,
+            length: 0.0,
+            density: 0.0,
+        })
     }
 
     /// Refuse a period that is not later than the last.
@@ -279,39 +315,99 @@ impl Filter {
         self.count += 1;
         self.since += 1;
         self.learn_scale(&measured);
-        self.information = FORGETTING * self.information + information(&measured);
         let mut bank = self.bank.take();
+        let white = bank.as_ref().map_or(0.0, |bank| bank.models[0].amplitudes[crate::bank::WHITE]);
+        self.information = FORGETTING * self.information + information(&measured, white);
         if let Some(bank) = &bank {
             self.interpret(bank, &mut measured);
         }
-        if self.odd >= RESTART {
-            // What was learnt is of another stream: the amplitudes, the shape and the level are learnt anew.
-            (self.odd, self.since) = (0, 1);
-            self.spread = moments(&measured).1;
-            self.settle_scale(&measured);
-            self.log.clear();
-            self.surprises.clear();
-            bank = None;
+        self.log.push(measured.clone());
+        if self.log.len() > LOGGED {
+            self.log.remove(0);
         }
-        if self.since <= LAST_REFIT {
-            let mut logged = measured.clone();
-            if bank.is_none() {
-                (logged.shift, logged.jump, logged.excess) = (0.0, 0.0, 1.0);
-            }
-            self.log.push(logged);
+        let anew = if self.odd >= RESTART { Some(1) } else { self.stale() };
+        if let Some(periods) = anew {
+            // What was learnt is of another stream: the amplitudes, the shape and the level are learnt anew.
+            self.begin_anew(periods);
+            bank = None;
         }
         let mut estimate = match bank {
             Some(bank) if !REFITS.contains(&self.since) => self.follow(bank, &measured),
             known => self.refit(known),
         };
-        if self.since >= LAST_REFIT {
-            self.log.clear();
-        }
         self.widen(&measured, &mut estimate);
         for mean in &mut estimate.means {
             *mean += self.origin;
         }
         Ok((estimate, measured))
+    }
+
+    /// Forget everything but the last periods, and learn from these as if they were the first.
+    fn begin_anew(&mut self, periods: usize) {
+        self.keep_last(periods);
+        (self.odd, self.since, self.asked) = (0, periods as u64, self.count);
+        self.renewed = self.count;
+        self.surprises.clear();
+    }
+
+    /// Keep the last logged periods, as they were measured, and the scale that they have.
+    fn keep_last(&mut self, periods: usize) {
+        self.log.drain(..self.log.len() - periods);
+        let (mut centre, mut spread) = (0.0, 0.0);
+        for logged in &mut self.log {
+            (logged.shift, logged.jump, logged.excess, logged.length, logged.density) = (0.0, 0.0, 1.0, 0.0, 0.0);
+            let (mean, square, _) = moments(logged);
+            centre += mean - self.origin;
+            spread += square;
+        }
+        let count = real(periods as u64);
+        (self.centre, self.spread) = (centre / count, spread / count);
+        if let Some(last) = self.log.last().cloned() {
+            self.settle_scale(&last);
+        }
+    }
+
+    /// The number of periods for which the stream has been another one, if a filter that learns them anew explains them
+    /// better.
+    ///
+    /// What deviates a little, but always, is nothing odd in any one period. So the squared lengths of the last periods
+    /// are summed; where a sum is too long, filters that have seen nothing else are compared with the one that has.
+    fn stale(&mut self) -> Option<usize> {
+        if self.count < self.asked + PATIENCE {
+            return None;
+        }
+        let tested = self.log.iter().rev().take_while(|logged| logged.length > 0.0).count();
+        let (mut length, mut size, mut long) = (0.0, 0.0, false);
+        for (index, logged) in self.log.iter().rev().take(tested).enumerate() {
+            length += logged.length;
+            size += real(logged.values.len() as u64);
+            long |= STALE_PERIODS.contains(&(index + 1)) && length > size + 3.0 * (5.0 * size).sqrt();
+        }
+        if !long {
+            return None;
+        }
+        self.asked = self.count;
+        let mut best = (None, STALE);
+        for periods in STALE_PERIODS.into_iter().filter(|periods| *periods <= tested) {
+            let usual =
+                self.log[self.log.len() - periods..].iter().fold(0.0, |sum, logged| FORGETTING * sum + logged.density);
+            let mut anew = self.without_models();
+            anew.log.clone_from(&self.log);
+            anew.keep_last(periods);
+            let lead = anew.fresh_score() - usual;
+            if lead > best.1 {
+                best = (Some(periods), lead);
+            }
+        }
+        best.0
+    }
+
+    /// The evidence for what is logged of the best amplitudes in the proportions that are expected.
+    fn fresh_score(&self) -> f64 {
+        let largest = libm::log(self.scale) + 2.0 * STEP;
+        (0..ANEW_SIZES)
+            .map(|size| self.score(&self.clip(expected(largest - STEP * f64::from(size)))))
+            .fold(f64::NEG_INFINITY, f64::max)
     }
 
     /// Follow the level, and the mean square of what deviates from it.
@@ -330,16 +426,21 @@ impl Filter {
     }
 
     /// Add to the variances of the steps what the measured means cannot know of independent steps.
+    ///
+    /// Means say nothing of what differs within them: that is known as well as single steps were measured. Where none
+    /// was, it is taken to be of the size that the model expects, or a few times that.
     fn widen(&self, measured: &Measured, estimate: &mut Estimate) {
-        if self.information <= 0.0 {
-            return;
-        }
         let white = self.bank.as_ref().map_or(0.0, |bank| bank.models[0].amplitudes[crate::bank::WHITE]);
-        let hidden = (HIDDEN / self.information.sqrt()).min(HIDDEN_MOST * white);
+        let unknown = if self.information > 0.0 { HIDDEN / self.information.sqrt() } else { HIDDEN_MOST * white };
+        let hidden = unknown.min(self.room() * self.room());
         let mut extra = vec![hidden; estimate.variances.len()];
-        for cell in &measured.layout.cells {
+        for (cell, noise) in measured.layout.cells.iter().zip(&measured.variances) {
+            let share = share(cell);
+            // What a measured mean itself tells of its steps.
+            let blurred = noise / (noise + share * white).max(TINY);
+            let kept = hidden * (1.0 - share * (1.0 - SEEN * blurred * blurred));
             for step in cell {
-                extra[*step] = extra[*step].min(hidden * (1.0 - share(cell)));
+                extra[*step] = extra[*step].min(kept);
             }
         }
         for (variance, more) in estimate.variances.iter_mut().zip(extra) {
@@ -633,11 +734,12 @@ impl Filter {
                 (moved, jump) = (shift, DIFFUSE / precision);
             }
             self.surprises.clear();
+            self.centre = moments(measured).0 - self.origin;
         }
         let count = values.len();
         let (usual, length) = innovation.density(&view, &seen, count, moved, jump);
         let size = real(count as u64);
-        let mut excess = 1.0;
+        let (mut excess, mut best_density) = (1.0, usual);
         if length > size + 3.0 * (5.0 * size).sqrt() {
             let factors: Vec<f64> = (1..=EXCESSES).map(|power| f64::from(1_u32 << (2 * power))).collect();
             let odd: Vec<f64> = factors
@@ -650,10 +752,12 @@ impl Filter {
                 .collect();
             let best = first_largest(odd.iter().copied());
             if odd[best] - ODD > usual {
-                excess = factors[best];
+                (excess, best_density) = (factors[best], odd[best] - ODD);
             }
         }
         (measured.shift, measured.jump, measured.excess) = (moved, jump, excess);
+        measured.length = length.max(f64::MIN_POSITIVE);
+        measured.density = best_density - if jump > 0.0 { BREAK } else { 0.0 };
         self.odd = if excess >= STRANGE { self.odd + 1 } else { 0 };
         if jump > 0.0 || excess > 1.0 {
             let expected = measured.layout.paths.times(&mean);
@@ -880,12 +984,16 @@ pub(crate) fn moments(measured: &Measured) -> (f64, f64, f64) {
     (mean, square / total, dot(&weights, &measured.variances) / total)
 }
 
-/// What the means of a period say of the variance of independent steps.
-fn information(measured: &Measured) -> f64 {
-    measured.layout.cells.iter().zip(&measured.variances).fold(0.0, |sum, (cell, variance)| {
-        let ratio = share(cell) / variance.max(TINY);
-        sum + 0.5 * (ratio * ratio).min(LARGEST)
-    })
+/// What single steps of a period say of the variance of independent steps, of which something is expected: one over the
+/// square of its standard error.
+fn information(measured: &Measured, white: f64) -> f64 {
+    measured.layout.cells.iter().zip(&measured.variances).filter(|(cell, _)| cell.len() == 1).fold(
+        0.0,
+        |sum, (_, variance)| {
+            let ratio = 1.0 / (variance + white).max(TINY);
+            sum + 0.5 * (ratio * ratio).min(LARGEST)
+        },
+    )
 }
 
 /// Update the filters of many streams, on some threads; results do not depend on how many.

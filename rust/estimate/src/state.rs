@@ -9,7 +9,7 @@ use crate::layout::Layout;
 use crate::matrix::mirror;
 
 /// The first bytes of a state: its kind and version.
-const MAGIC: &[u8; 8] = b"optest\x00\x02";
+const MAGIC: &[u8; 8] = b"optest\x00\x03";
 /// Most steps and periods of a season that are believed of a state.
 const MOST: u64 = 1 << 24;
 
@@ -95,7 +95,7 @@ impl Filter {
         }
         to.size(usize::from(self.level.is_some()));
         let (mean, deviation) = self.level.unwrap_or((0.0, 0.0));
-        for number in [self.count, self.since, self.odd, self.alarmed] {
+        for number in [self.count, self.since, self.odd, self.asked, self.renewed, self.alarmed] {
             to.whole(number);
         }
         to.reals(&[self.alarm, self.information]);
@@ -144,7 +144,7 @@ impl Filter {
         for (measured, place) in self.log.iter().zip(places) {
             to.signed(measured.period);
             to.size(place);
-            to.reals(&[measured.jump, measured.excess, measured.shift]);
+            to.reals(&[measured.jump, measured.excess, measured.shift, measured.length, measured.density]);
             to.reals(&measured.values);
             to.reals(&measured.variances);
         }
@@ -162,14 +162,16 @@ impl Filter {
         }
         let (w, season, memory, smooth) = (from.size()?, from.size()?, from.flag()?, from.flag()?);
         let known = from.flag()?;
-        let [count, since, odd, alarmed] = [from.whole()?, from.whole()?, from.whole()?, from.whole()?];
+        let [count, since, odd] = [from.whole()?, from.whole()?, from.whole()?];
+        let [asked, renewed, alarmed] = [from.whole()?, from.whole()?, from.whole()?];
         let [alarm, information] = [from.real()?, from.real()?];
-        if since > count || alarmed > count {
+        if [since, asked, renewed, alarmed].into_iter().any(|number| number > count) {
             return Err(Error::State { reason: "damaged" });
         }
         let [mean, deviation] = [from.real()?, from.real()?];
         let mut made = Self::new(w, season, memory, smooth, known.then_some((mean, deviation)))?;
-        (made.count, made.since, made.odd, made.alarmed) = (count, since, odd, alarmed);
+        (made.count, made.since, made.odd, made.asked) = (count, since, odd, asked);
+        (made.renewed, made.alarmed) = (renewed, alarmed);
         (made.alarm, made.information) = (alarm, information);
         for field in [&mut made.origin, &mut made.centre, &mut made.spread, &mut made.scale, &mut made.scanned] {
             *field = from.real()?;
@@ -200,9 +202,10 @@ impl Filter {
             let period = from.signed()?;
             let layout = layouts.get(from.size()?).map(Arc::clone).ok_or(Error::State { reason: "damaged" })?;
             let [jump, excess, shift] = [from.real()?, from.real()?, from.real()?];
+            let [length, density] = [from.real()?, from.real()?];
             let values = from.reals(layout.len())?;
             let variances = from.reals(layout.len())?;
-            self.log.push(Measured { period, layout, values, variances, jump, excess, shift });
+            self.log.push(Measured { period, layout, values, variances, jump, excess, shift, length, density });
         }
         Ok(())
     }

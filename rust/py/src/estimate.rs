@@ -65,6 +65,11 @@ impl Filter {
     }
 
     #[getter]
+    fn renewed(&self) -> Option<u64> {
+        self.held().renewed()
+    }
+
+    #[getter]
     fn room(&self) -> f64 {
         self.held().room()
     }
