@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,26 +24,59 @@ WEEK, MONTH = 7, 28
 
 @dataclass(frozen=True)
 class Made:
-    """A stream of whole periods, one row each."""
+    """A stream of whole periods, one row each; or the leaves of a tree, one stream of them for each."""
 
     name: str
     rows: Array
     bounds: tuple[float, float]
     changes: tuple[int, ...] = ()
     """The periods at which it becomes another stream."""
+    leaves: tuple[str, ...] = ()
+    """Names of the leaves of a tree of one level, whose values follow each other in a row."""
 
     @property
     def w(self) -> int:
         """The number of steps of a period."""
-        return int(self.rows.shape[1])
+        return int(self.rows.shape[1]) // max(len(self.leaves), 1)
+
+    @property
+    def hierarchy(self) -> ops.Hierarchy | None:
+        """The tree, if it is one."""
+        return ops.Hierarchy.nested({"all": list(self.leaves)}) if self.leaves else None
+
+    @property
+    def data(self) -> Array | dict[str, Array]:
+        """What is released."""
+        if not self.leaves:
+            return self.rows.ravel()
+        return {leaf: self.rows[:, at * self.w : (at + 1) * self.w].ravel() for at, leaf in enumerate(self.leaves)}
+
+    def in_rows(self, values: Any) -> Array:
+        """Return released values, or one end of their intervals, as rows like those of the data."""
+        if not self.leaves:
+            return np.asarray(values, dtype=np.float64).reshape(self.rows.shape)
+        columns = list(values.values())[1:] if isinstance(values, dict) else list(values.T[1:])
+        return np.concatenate([np.reshape(column, (-1, self.w)) for column in columns], axis=1)
+
+    def clamped(self, epsilon: float) -> Array:
+        """Return the mean absolute error of each value with Laplace noise of its own that is clamped to the bounds.
+
+        It is scale (1 - (exp(-below / scale) + exp(-above / scale)) / 2) with the distances from the bounds. Each of
+        the two levels of a tree has half of epsilon.
+        """
+        low, high = self.bounds
+        scale = self.w * (2 if self.leaves else 1) / epsilon
+        return np.asarray(scale * (1 - (np.exp(-(self.rows - low) / scale) + np.exp(-(high - self.rows) / scale)) / 2))
 
     def windows(self) -> list[slice]:
         """Return all runs of four weeks that begin a week after a change, or all there is where that is less."""
         borders = [0, *self.changes, len(self.rows)]
         found = [
-            slice(start, start + MONTH)
+            slice(start, min(start + MONTH, high))
             for low, high in itertools.pairwise(borders)
-            for start in range(low + WEEK, high - MONTH + 1)
+            # What does not last so long is looked at as a whole.
+            for start in range(low + WEEK, max(high - MONTH, low + WEEK) + 1)
+            if start < high
         ]
         return found or [slice(0, len(self.rows))]
 
@@ -121,6 +154,13 @@ def _day(w: int, periods: int) -> Array:
     return np.asarray(rng.poisson(np.broadcast_to(mean, (periods, w))), dtype=np.float64)
 
 
+def _leaves() -> Array:
+    """Three leaves whose sizes are as 1 to 100 to 10,000."""
+    rng = np.random.default_rng(10)
+    means = [5.0 * size * (1 + 0.5 * _shape()) for size in (1, 100, 10_000)]
+    return np.asarray(rng.poisson(means, (60, 3, 24)), dtype=np.float64).reshape(60, 72)
+
+
 def _made() -> list[Made]:
     rng = np.random.default_rng(9)
     shape = _shape()
@@ -153,6 +193,7 @@ def _made() -> list[Made]:
         Made("w = 2", _day(2, 400), (0.0, 1000.0)),
         Made("w = 168", _day(168, 40), (0.0, 1000.0)),
         Made("w = 1440", _day(1440, 40), (0.0, 1000.0)),
+        Made("leaves of all sizes", _leaves(), (0.0, 100_000.0), leaves=("small", "middle", "large")),
         Made("one period", _day(24, 1), (0.0, 1000.0)),
         Made("three periods", _day(24, 3), (0.0, 1000.0)),
     ]
@@ -182,22 +223,17 @@ class Outcome:
 
 def measure(made: Made, epsilon: float, trials: int) -> Outcome:
     """Release a stream several times with a mechanism that tunes itself."""
-    guarantee = ops.Guarantee(epsilon=epsilon, w=made.w)
-    mechanism = ops.OptStream.auto(guarantee, bounds=made.bounds)
-    plain = ops.OptStream(guarantee, sample=ops.EqualSampling(made.w), bounds=made.bounds)
-    flat = made.rows.ravel()
+    mechanism = ops.OptStream.auto(
+        ops.Guarantee(epsilon=epsilon, w=made.w), bounds=made.bounds, hierarchy=made.hierarchy
+    )
     errors, covered, counts = [], [], []
     for _ in range(trials):
-        release = mechanism.release(flat)
-        errors.append(np.abs(release.values.reshape(made.rows.shape) - made.rows).mean(axis=1))
-        low, high = release.interval(0.9)
+        release = mechanism.release(made.data)
+        errors.append(np.abs(made.in_rows(release.values) - made.rows).mean(axis=1))
+        low, high = (made.in_rows(end) for end in release.interval(0.9))
         covered.append(((low <= made.rows) & (made.rows <= high)).mean())
         counts.append(release.state["memory"]["choice"]["sample"]["k"])
-    laplace = [
-        np.abs(np.clip(plain.release(flat).values.reshape(made.rows.shape), *made.bounds) - made.rows).mean(axis=1)
-        for _ in range(max(trials, 20))
-    ]
-    ours, clamped = np.mean(errors, axis=0), np.mean(laplace, axis=0)
+    ours, clamped = np.mean(errors, axis=0), made.clamped(epsilon).mean(axis=1)
     return Outcome(
         float(ours.mean()),
         float(clamped.mean()),

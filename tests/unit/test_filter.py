@@ -254,6 +254,27 @@ def test_a_break_of_a_constant_stream_is_forgotten_too() -> None:
     assert error(means[64:], truth[64:]) < 2.0
 
 
+def test_a_shape_that_never_stands_out_in_one_period_is_learnt_within_a_week() -> None:
+    hours = np.arange(24) / 24 * 2 * np.pi
+    truth = np.vstack([np.zeros((45, 24)), np.tile(120 * np.sin(hours), (15, 1))])
+    for seed in range(3):
+        estimator = Filter(24)
+        # Three means of eight hours, with noise of a third of what they deviate by.
+        means, deviations = run(estimator, truth, 3, 30.0, seed=seed)
+        assert estimator.renewed is not None
+        assert error(means[52:], truth[52:]) < 45
+        assert (np.abs(means - truth) <= 1.645 * deviations)[52:].mean() > 0.8
+
+
+@pytest.mark.parametrize("scale", [5.0, 60.0])
+def test_a_stream_that_stays_what_it_is_is_not_learnt_anew(drawn: Array, scale: float) -> None:
+    for truth in (drawn, daily(80)):
+        estimator = Filter(24)
+        run(estimator, truth, 12, scale)
+        assert estimator.renewed is None
+    assert Filter.from_state(estimator.state()).renewed is None
+
+
 def test_periods_left_out_are_predicted_through() -> None:
     truth = daily(80)
     estimator = Filter(24)

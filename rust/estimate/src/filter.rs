@@ -54,12 +54,8 @@ const BREAK_PERIODS: [u8; 4] = [1, 2, 3, 5];
 const ODD: f64 = 5.0;
 /// Factors by which it may be larger: powers of four.
 const EXCESSES: u32 = 10;
-/// Number of odd periods in a row after which the stream is taken to have become another one.
-const RESTART: u64 = 2;
-/// Factor of excess from which an odd period counts for that.
-const STRANGE: f64 = 16.0;
 /// Numbers of periods over which a stream that has become another one may show, little by little.
-const STALE_PERIODS: [usize; 5] = [2, 3, 5, 8, 13];
+const STALE_PERIODS: [usize; 3] = [5, 8, 13];
 /// Evidence by which a filter that learns such periods anew must lead before it takes over.
 const STALE: f64 = 10.0;
 /// Least number of periods between two such comparisons, since they take time.
@@ -149,8 +145,6 @@ pub struct Filter {
     pub(crate) surprises: Vec<f64>,
     /// Number of periods measured since everything was learnt anew.
     pub(crate) since: u64,
-    /// Number of odd periods in a row.
-    pub(crate) odd: u64,
     /// The number of measured periods when it was last asked whether the stream has become another one.
     pub(crate) asked: u64,
     /// The number of measured periods when everything was last learnt anew; zero if it never was.
@@ -192,7 +186,6 @@ impl Filter {
             signs: [1.0; MODELS - 1],
             surprises: Vec::new(),
             since: 0,
-            odd: 0,
             asked: 0,
             renewed: 0,
             alarmed: 0,
@@ -325,8 +318,7 @@ impl Filter {
         if self.log.len() > LOGGED {
             self.log.remove(0);
         }
-        let anew = if self.odd >= RESTART { Some(1) } else { self.stale() };
-        if let Some(periods) = anew {
+        if let Some(periods) = self.stale() {
             // What was learnt is of another stream: the amplitudes, the shape and the level are learnt anew.
             self.begin_anew(periods);
             bank = None;
@@ -345,7 +337,7 @@ impl Filter {
     /// Forget everything but the last periods, and learn from these as if they were the first.
     fn begin_anew(&mut self, periods: usize) {
         self.keep_last(periods);
-        (self.odd, self.since, self.asked) = (0, periods as u64, self.count);
+        (self.since, self.asked) = (periods as u64, self.count);
         self.renewed = self.count;
         self.surprises.clear();
     }
@@ -758,7 +750,6 @@ impl Filter {
         (measured.shift, measured.jump, measured.excess) = (moved, jump, excess);
         measured.length = length.max(f64::MIN_POSITIVE);
         measured.density = best_density - if jump > 0.0 { BREAK } else { 0.0 };
-        self.odd = if excess >= STRANGE { self.odd + 1 } else { 0 };
         if jump > 0.0 || excess > 1.0 {
             let expected = measured.layout.paths.times(&mean);
             let square = measured.layout.order.iter().zip(&expected).fold(0.0, |sum, (index, expected)| {

@@ -95,7 +95,7 @@ impl Filter {
         }
         to.size(usize::from(self.level.is_some()));
         let (mean, deviation) = self.level.unwrap_or((0.0, 0.0));
-        for number in [self.count, self.since, self.odd, self.asked, self.renewed, self.alarmed] {
+        for number in [self.count, self.since, self.asked, self.renewed, self.alarmed] {
             to.whole(number);
         }
         to.reals(&[self.alarm, self.information]);
@@ -162,7 +162,7 @@ impl Filter {
         }
         let (w, season, memory, smooth) = (from.size()?, from.size()?, from.flag()?, from.flag()?);
         let known = from.flag()?;
-        let [count, since, odd] = [from.whole()?, from.whole()?, from.whole()?];
+        let [count, since] = [from.whole()?, from.whole()?];
         let [asked, renewed, alarmed] = [from.whole()?, from.whole()?, from.whole()?];
         let [alarm, information] = [from.real()?, from.real()?];
         if [since, asked, renewed, alarmed].into_iter().any(|number| number > count) {
@@ -170,7 +170,7 @@ impl Filter {
         }
         let [mean, deviation] = [from.real()?, from.real()?];
         let mut made = Self::new(w, season, memory, smooth, known.then_some((mean, deviation)))?;
-        (made.count, made.since, made.odd, made.asked) = (count, since, odd, asked);
+        (made.count, made.since, made.asked) = (count, since, asked);
         (made.renewed, made.alarmed) = (renewed, alarmed);
         (made.alarm, made.information) = (alarm, information);
         for field in [&mut made.origin, &mut made.centre, &mut made.spread, &mut made.scale, &mut made.scanned] {
