@@ -25,6 +25,7 @@ vector).
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -417,11 +418,14 @@ ODD = 5.0
 """Evidence that a period must have before its own variance is taken to be larger than usual."""
 EXCESSES = 4.0 ** np.arange(1, 11)
 """Factors by which it may be larger."""
-RESTART, STRANGE = 2, 16.0
-"""Number of odd periods in a row after which everything is learnt anew, and the excess from which they count."""
-HIDDEN, HIDDEN_MOST = 0.6, 20.0
-"""Share of the standard error of what happens within measured means by which variances are larger, and at most how
-many times what is expected of it."""
+STALE_PERIODS, STALE, PATIENCE = (5, 8, 13), 10.0, 3
+"""Numbers of periods over which a stream that has become another one may show, the evidence that it takes, and the
+least number of periods between two comparisons."""
+LOGGED = 21
+"""Number of periods that are kept."""
+HIDDEN, HIDDEN_MOST, SEEN = 1.28, 4.0, 0.6
+"""Standard errors by which the variance of independent steps may be larger, how many times what is expected where
+nothing is known, and the part that counts for measured steps."""
 LARGEST = 1e100
 """Most that one mean may say of the variance of independent steps."""
 UNTESTED = 3
@@ -503,7 +507,8 @@ class Filter:
         self._evidence = np.zeros(6)
         self._signs = np.ones(5, dtype=np.int64)
         self._surprises: list[float] = []
-        self._since = self._odd = 0
+        self._since = self._asked = 0
+        self._tests: list[tuple[float, float]] = []
         self._information = 0.0
         self.understood: Measured | None = None
         """The last measurements, with what was made of them: whether the level broke, whether the period was odd."""
@@ -522,7 +527,6 @@ class Filter:
         """Take the noisy means of one period, and return the posterior means and variances of its steps."""
         self.measured += 1
         self._since += 1
-        self._information = FORGETTING * self._information + _information(measured)
         mean, square, noise = _moments(measured)
         if self.measured == 1:
             self._origin, self._spread = mean, square
@@ -532,30 +536,64 @@ class Filter:
             self._centre += weight * apart
             self._spread = (1 - weight) * (self._spread + weight * apart**2) + weight * square
         self._scale = max(self._spread, noise, PRECISION * (self._origin + self._centre) ** 2, TINY)
+        white = 0.0 if self._bank is None else float(self._bank.amplitudes[0, WHITE])
+        self._information = FORGETTING * self._information + _information(measured, white)
+        test = (0.0, 0.0)
         if self._bank is not None:
-            measured = self._interpret(self._bank, measured)
+            measured, test = self._interpret(self._bank, measured)
         self.understood = measured
-        if self._odd >= RESTART:
-            self._odd, self._since, self._spread = 0, 1, square
-            self._scale = max(self._spread, noise, PRECISION * (self._origin + self._centre) ** 2, TINY)
-            self._log, self._surprises, self._bank = [], [], None
-        if self._since <= REFITS[-1]:
-            plain = measured._replace(jump=0.0, excess=1.0, shift=0.0)
-            self._log.append(plain if self._bank is None else measured)
+        self._log, self._tests = [*self._log, measured][-LOGGED:], [*self._tests, test][-LOGGED:]
+        periods = self._stale()
+        if periods is not None:
+            self._keep_last(periods)
+            self._since, self._asked, self._surprises, self._bank = periods, self.measured, [], None
         estimate = self._refit() if self._bank is None or self._since in REFITS else self._follow(self._bank, measured)
-        if self._since >= REFITS[-1]:
-            self._log.clear()
         return estimate[0] + self._origin, estimate[1] + self._hidden(measured)
+
+    def _keep_last(self, periods: int) -> None:
+        """Keep the last logged periods, as they were measured, and the scale that they have."""
+        self._log = [seen._replace(jump=0.0, excess=1.0, shift=0.0) for seen in self._log[-periods:]]
+        self._tests = [(0.0, 0.0)] * periods
+        found = np.array([_moments(seen) for seen in self._log])
+        self._centre, self._spread = float((found[:, 0] - self._origin).mean()), float(found[:, 1].mean())
+        self._scale = max(self._spread, found[-1, 2], PRECISION * (self._origin + self._centre) ** 2, TINY)
+
+    def _stale(self) -> int | None:
+        """Return for how many periods a filter that learns them anew explains them better, if for any."""
+        if self.measured < self._asked + PATIENCE:
+            return None
+        tested = 0
+        while tested < len(self._tests) and self._tests[-1 - tested][0] > 0:
+            tested += 1
+        sizes = np.array([len(seen.values) for seen in self._log])
+        numbers = [number for number in STALE_PERIODS if number <= tested]
+        lengths = np.array([length for length, _ in self._tests])
+        if not any(lengths[-n:].sum() > sizes[-n:].sum() + 3 * np.sqrt(5 * sizes[-n:].sum()) for n in numbers):
+            return None
+        self._asked = self.measured
+        leads = []
+        for number in numbers:
+            usual = 0.0
+            for _, density in self._tests[-number:]:
+                usual = FORGETTING * usual + density
+            anew = copy(self)
+            anew._keep_last(number)
+            logs = anew._clip(anew._expected(np.log(anew._scale) + 2 * STEP - STEP * np.arange(10)))
+            leads.append(float(anew._score(logs).max()) - usual)
+        return numbers[int(np.argmax(leads))] if max(leads) > STALE else None
 
     def _hidden(self, measured: Measured) -> Array:
         """Return what the measured means cannot know of the variance of independent steps."""
-        if self._information <= 0 or self._bank is None:
-            return np.zeros(self._geometry.w)
-        share = np.ones(self._geometry.w)
-        for cell in measured.cells:
-            share[list(cell)] = np.minimum(share[list(cell)], 1 - 1 / len(cell))
-        most = HIDDEN_MOST * self._bank.amplitudes[0, WHITE]
-        return np.asarray(min(HIDDEN / np.sqrt(self._information), most) * share)
+        white = 0.0 if self._bank is None else float(self._bank.amplitudes[0, WHITE])
+        hidden = HIDDEN / np.sqrt(self._information) if self._information > 0 else HIDDEN_MOST * white
+        if self._level is not None:
+            hidden = min(hidden, max(self._level[1] - abs(self._origin + self._centre - self._level[0]), 0.0) ** 2)
+        found = np.full(self._geometry.w, hidden)
+        for cell, noise in zip(measured.cells, measured.variances, strict=True):
+            blurred = noise / max(noise + white / len(cell), TINY)
+            kept = hidden * (1 - (1 - SEEN * blurred**2) / len(cell))
+            found[list(cell)] = np.minimum(found[list(cell)], kept)
+        return found
 
     def _expected(self, shape: Array) -> Array:
         return shape[..., None] + np.log(SHARES)
@@ -677,10 +715,10 @@ class Filter:
         bank.take(sources, np.exp(np.concatenate([centre[None], self._challengers(centre)])))
         return estimate
 
-    def _interpret(self, bank: Bank, measured: Measured) -> Measured:
+    def _interpret(self, bank: Bank, measured: Measured) -> tuple[Measured, tuple[float, float]]:
         """Decide from the evidence whether the level broke before this period, and whether the period is odd."""
         if not self._memory or self.measured <= UNTESTED:
-            return measured
+            return measured, (0.0, 0.0)
         ahead = bank.copy([self._best(bank)])
         ahead.advance(measured.period)
         layout = layout_of(self._geometry, measured.cells)
@@ -700,17 +738,19 @@ class Filter:
             if jump > DIFFUSE / precision:
                 jump, moved = DIFFUSE / precision, shift
             self._surprises = []
+            self._centre = _moments(measured)[0] - self._origin
         covariance, deviations = covariance + jump, deviations - moved
         size = len(deviations)
         (usual,), (square,) = _densities(deviations[None], covariance)
+        density = float(usual)
         if square > size + 3 * np.sqrt(5 * size):
             factors = EXCESSES[:, None, None]
             odd = _densities(np.tile(deviations, (len(EXCESSES), 1)), covariance + (factors - 1) * fresh)[0]
             best = int(np.argmax(odd))
             if odd[best] - ODD > usual:
-                excess = float(EXCESSES[best])
-        self._odd = self._odd + 1 if excess >= STRANGE else 0
-        return measured._replace(jump=jump, excess=excess, shift=moved)
+                excess, density = float(EXCESSES[best]), float(odd[best] - ODD)
+        test = (float(square), density - (BREAK if jump > 0 else 0.0))
+        return measured._replace(jump=jump, excess=excess, shift=moved), test
 
     def _best(self, bank: Bank) -> int:
         return int(np.argmax(self._evidence + self._prior(np.log(bank.amplitudes))))
@@ -772,10 +812,11 @@ class Filter:
         return Bank(self._geometry, SHARES[None] * scale**2, (0.0, DIFFUSE * scale**2))
 
 
-def _information(measured: Measured) -> float:
-    """Return what the means of a period say of the variance of independent steps."""
-    shares = np.array([1 / len(cell) for cell in measured.cells])
-    return float(0.5 * np.minimum((shares / np.maximum(measured.variances, TINY)) ** 2, LARGEST).sum())
+def _information(measured: Measured, white: float) -> float:
+    """Return what the single steps of a period say of the variance of independent steps."""
+    singles = np.array([len(cell) == 1 for cell in measured.cells])
+    ratios = 1 / np.maximum(measured.variances[singles] + white, TINY)
+    return float(0.5 * np.minimum(ratios**2, LARGEST).sum())
 
 
 def _moments(measured: Measured) -> tuple[float, float, float]:

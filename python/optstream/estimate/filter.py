@@ -59,9 +59,9 @@ class Filter:
     challenger for each amplitude runs beside the centre, a factor of four away; evidence fades with a half-life of 34
     periods, a challenger that leads becomes the centre, one that falls behind is replaced by its opposite. A level
     that deviates by about five standard deviations, over one to five periods, is taken to have broken and is learnt
-    anew; a period that deviates otherwise is given more variance of its own. After two such in a row, far from what is
-    usual, everything is learnt anew; and so it is where the last periods deviate more than they should, little by
-    little, and a filter that has seen nothing else explains them better. Variances are larger by what the means that
+    anew; a period that deviates otherwise is given more variance of its own. Where the last 5 to 13
+    periods deviate more than they should, far or little by little, and a filter that has seen nothing else explains
+    them better, everything is learnt anew. Variances are larger by what the means that
     are measured cannot know of independent steps. A level that is given with a deviation far beyond what is measured
     says nothing: the first measurements then say where it is.
 
