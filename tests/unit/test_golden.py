@@ -67,7 +67,7 @@ def test_the_filter_is_that_of_the_oracle(w: int, k: int, kind: str, more: dict[
     shape = np.array([20 * np.sin(np.mean(cell) / w * 6) for cell in cells])
     values = 100 + shape + rng.normal(0, 8, (34, k))
     values[18:] += 300
-    values[24:] += 50 * np.cos(np.arange(k))
+    values[24:] += 50 * np.cos(np.arange(k)) * (k < w)
     values[30] += rng.normal(0, 400, k)
     core, slow, seen = Filter(w, **more), oracle.Filter(w, **more), []
     for period, row in enumerate(values):
