@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey, create_key, data_digest, read_key, rotate_key
     from optstream.ledger import Ledger, restore_ledger
     from optstream.mechanism.candidates import Candidate
+    from optstream.mechanism.members import PoolPlan, read_pool_plan
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.plan import read_plan, write_plan
@@ -85,6 +86,7 @@ _HOMES = {
     "OptStreamError": "optstream.errors",
     "ParameterError": "optstream.errors",
     "ParameterTypeError": "optstream.errors",
+    "PoolPlan": "optstream.mechanism.members",
     "Release": "optstream.mechanism.release",
     "SolverError": "optstream.errors",
     "Stage": "optstream.privacy.statement",
@@ -103,6 +105,7 @@ _HOMES = {
     "restore_ledger": "optstream.ledger",
     "rotate_key": "optstream.keys",
     "read_plan": "optstream.mechanism.plan",
+    "read_pool_plan": "optstream.mechanism.members",
     "release_many": "optstream.stream.keyed",
     "tune": "optstream.mechanism.tuning",
     "write_plan": "optstream.mechanism.plan",
@@ -133,6 +136,7 @@ __all__ = [
     "OptStreamError",
     "ParameterError",
     "ParameterTypeError",
+    "PoolPlan",
     "Release",
     "SolverError",
     "Stage",
@@ -151,6 +155,7 @@ __all__ = [
     "noise",
     "read_key",
     "read_plan",
+    "read_pool_plan",
     "release_many",
     "restore_ledger",
     "rotate_key",

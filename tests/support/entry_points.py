@@ -325,6 +325,8 @@ PUBLIC: dict[str, Case] = {
     "create_key": Case(ops.create_key, {"path": st.integers().map("key{}".format)}),
     "read_key": Case(ops.read_key, {"path": st.sampled_from(["good.key", "bad.key", "none.key", "."])}),
     "read_plan": Case(ops.read_plan, {"path": st.sampled_from(["good.toml", "bad.toml", "none.toml", "."])}),
+    "read_pool_plan": Case(ops.read_pool_plan, {"path": st.sampled_from(["pool.toml", "good.toml", "none.toml", "."])}),
+    "PoolPlan": Case(lambda path: str(ops.read_pool_plan(path)), {"path": st.sampled_from(["pool.toml", "bad.toml"])}),
     "write_plan": Case(
         ops.write_plan, {"mechanism": MECHANISMS, "path": st.sampled_from(["made.toml", "none/made.toml", "."])}
     ),

@@ -95,6 +95,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         Path("bad.key").write_bytes(b"\xff\0" * 20)
         Path("bad.key").chmod(0o600)
         Path("good.toml").write_text(PLAN, encoding="utf-8")
+        member = 'alpha = 1\nbounds = [0, 9]\nsample = { kind = "equal", k = 2 }\nshare = 1\n'
+        Path("pool.toml").write_text(f"epsilon = 1\nw = 4\n[stream.a]\n{member}[stream.b]\n{member}", encoding="utf-8")
         Path("bad.toml").write_bytes(b"\xff = [")
         EVENTS.write_csv("events.csv")
         yield made

@@ -27,17 +27,24 @@ def section(heading: str) -> str:
             10,
             {"private.csv", "statement.txt", "releases.jsonl", "nodes.csv", "release.json"},
         ),
+        pytest.param(
+            (ROOT / "docs" / "people.md").read_text(),
+            5,
+            {"private-trips.csv", "private-fares.csv", "rides.db"},
+            marks=pytest.mark.slow,
+        ),
     ],
-    ids=["readme", "document"],
+    ids=["readme", "document", "people"],
 )
 def test_the_walk_through_runs_in_an_empty_folder(tmp_path: Path, text: str, least: int, files: set[str]) -> None:
     names = {name for name in os.environ if name.startswith(("OPTSTREAM", "_OPTSTREAM"))}
     environment = {name: value for name, value in os.environ.items() if name not in names}
     environment["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{environment['PATH']}"
-    blocks = re.findall(r"^```(sh|toml)\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
+    # Other Python runs with that of all documents.
+    blocks = re.findall(r"^```(sh|toml|python(?=\n# \S+\.py\n))\n(.*?)^```", text, flags=re.DOTALL | re.MULTILINE)
     assert len(blocks) >= least
     for kind, block in blocks:
-        if kind == "toml":
+        if kind != "sh":
             named = re.match(r"# (\S+)\n", block)
             assert named, f"a TOML block does not begin with the name of its file:\n{block}"
             (tmp_path / named[1]).write_text(block)

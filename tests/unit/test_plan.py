@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,9 @@ from hypothesis import given, settings
 
 import optstream as ops
 from optstream.mechanism.description import describe, digest
+from optstream.mechanism.members import pool_of
 from optstream.mechanism.plan import build
+from optstream.privacy.accounting import epsilon_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -138,3 +141,67 @@ def test_a_file_that_is_not_toml_is_refused(tmp_path: Path) -> None:
             ops.read_plan(tmp_path / "plan.toml")
     with pytest.raises(ops.ParameterError, match="cannot be read"):
         ops.read_plan(tmp_path / "nothing.toml")
+
+
+POOL: dict[str, Any] = {
+    "epsilon": 1,
+    "w": 4,
+    "entity": "rider",
+    "entities": "moving",
+    "bounds": [0, 9],
+    "stream": {
+        "trips": {"share": 2, "alpha": 1, "sample": {"kind": "equal", "k": 4}},
+        "fares": {"share": 1, "alpha": 2.5, "sample": {"kind": "bucket", "k": 1}},
+    },
+}
+
+
+def changed(member: str, **changes: Any) -> dict[str, Any]:
+    tables = POOL["stream"] | {member: {k: v for k, v in (POOL["stream"][member] | changes).items() if v is not None}}
+    return POOL | {"stream": tables}
+
+
+def test_members_of_a_pool_share_its_epsilon() -> None:
+    plan = pool_of(POOL)
+    shares = {name: made.guarantee.epsilon for name, made in plan.members.items()}
+    assert shares == {"trips": Fraction(2, 3), "fares": Fraction(1, 3)}
+    assert {made.guarantee.entity for made in plan.members.values()} == {"rider"}
+    assert plan.epsilon == 1
+    # Windows over all members cost no more, and here exactly, what the costs of all add up to.
+    both = [cost for made in plan.members.values() for cost in made.costs]
+    assert epsilon_of(both, plan.guarantee) == 1
+    assert "any 4 steps" not in str(plan)
+    assert "Any window of 4 steps of all of them together costs at most epsilon = 1" in str(plan)
+    assert "entity" not in str(plan)
+    assert json.loads(plan.to_json())["members"]["fares"]["epsilon_true"] == "1/3"
+
+
+def test_relative_errors_are_equal_or_as_weighted() -> None:
+    tables = {"trips": {"share": None, "typical": 100}, "fares": {"share": None, "typical": 1000, "weight": 2}}
+    content = POOL
+    for name, changes in tables.items():
+        content = content | {"stream": content["stream"] | {name: changed(name, **changes)["stream"][name]}}
+    plan = pool_of(content)
+    relative = [plan.members["trips"].noise_scale / 100, plan.members["fares"].noise_scale / 1000]
+    assert relative[1] == pytest.approx(2 * relative[0], rel=1e-3)
+    assert Fraction(999, 1000) < plan.epsilon <= 1
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (POOL | {"stream": {}}, "stream holds no table"),
+        (POOL | {"stream": 3}, "stream holds no table"),
+        (POOL | {"stream": {"a": 3}}, "stream.a is of type int"),
+        (changed("trips", w=8), "stream.trips has an unknown key 'w'"),
+        (changed("trips", epsilon=1), "stream.trips has an unknown key 'epsilon'"),
+        (changed("fares", share=None), "stream.fares has no 'share', but must have it, or all members 'typical'"),
+        (changed("fares", share=-1), "share"),
+        (changed("fares", typical=3), "stream.trips has no 'typical'"),
+        (changed("trips", typical=3), "stream.trips has a share and 'typical'"),
+        (changed("trips", sample=None), "plan has no 'sample'"),
+    ],
+)
+def test_what_is_wrong_in_a_pool_is_said(content: dict[str, Any], message: str) -> None:
+    with pytest.raises((ops.ParameterError, ops.ParameterTypeError), match=message):
+        pool_of(content)

@@ -15,7 +15,10 @@ from optstream.cli.outputs import Outputs
 from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from optstream.ledger import Ledger
+    from optstream.mechanism.optstream import OptStream
     from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["accept_loss", "backup", "create_pool", "create_stream", "export", "init", "restore", "show", "verify"]
@@ -150,20 +153,41 @@ def create_pool(
     *,
     location: Location,
     name: Annotated[str, typer.Argument(help="The name of the pool, such as riders.")],
-    epsilon: Epsilon,
-    w: Length,
+    epsilon: Annotated[str | None, typer.Option(help="Budget of any window, such as 1 or 1/3.")] = None,
+    w: Annotated[int | None, typer.Option("--w", help="Length of a window, in steps.")] = None,
     aligned: Aligned = False,
     entities: Entities = "settled",
     entity: Entity = "entity",
+    plan: Annotated[
+        Path | None, typer.Option(exists=True, dir_okay=False, help="Plan file whose [stream.NAME] become the members.")
+    ] = None,
     step: Step = None,
     origin: Origin = None,
     key_file: KeyFile = None,
 ) -> None:
-    """Make a pool: streams about the same people, which are held to one budget together."""
-    policy = _policy(epsilon, w, 1.0, aligned=aligned, entities=entities, entity=entity)
+    """Make a pool: streams about the same people, which are held to one budget together.
+
+    With a plan file its budget is that of the file, and its members are made too.
+    """
+    from optstream.mechanism.members import read_pool_plan  # noqa: PLC0415  (commands that need none start faster)
+
+    members: Mapping[str, OptStream] = {}
+    if plan is not None:
+        if (epsilon, w, aligned, entities, entity) != (None, None, False, "settled", "entity"):
+            raise UsageError("--plan does not go with --epsilon, --w, --aligned, --entities or --entity")
+        described = read_pool_plan(plan)
+        policy, members = described.guarantee, described.members
+    elif epsilon is None or w is None:
+        raise UsageError("the pool is not described: give --epsilon and --w, or --plan FILE")
+    else:
+        policy = _policy(epsilon, w, 1.0, aligned=aligned, entities=entities, entity=entity)
+    clock = _clock(step, origin)
     with open_ledger(location, key=key_file) as ledger:
-        ledger.create_pool(name, policy, clock=_clock(step, origin))
-    notice(f"made the pool {name!r}: any {w} steps of all its streams together cost at most epsilon = {epsilon}")
+        ledger.create_pool(name, policy, clock=clock)
+        for member, made in members.items():
+            ledger.create_stream(member, made.guarantee, pool=name, clock=clock)
+    shared = f"any {policy.w} steps of all its streams together cost at most epsilon = {shown(policy.epsilon)}"
+    notice(f"made the pool {name!r}{' of ' if members else ''}{', '.join(members)}: {shared}")
 
 
 def create_stream(

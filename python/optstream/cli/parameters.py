@@ -13,6 +13,7 @@ import typer
 
 from optstream.cli.exits import UsageError
 from optstream.errors import ParameterError
+from optstream.mechanism.members import read_pool_plan
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.plan import build, read_plan
 from optstream.pipeline.hierarchy import Hierarchy
@@ -30,6 +31,9 @@ def mechanism_of(
     *,
     plan: Annotated[
         Path | None, existing(help="Plan file in TOML. No flag below goes with it but --hierarchy.")
+    ] = None,
+    member: Annotated[
+        str | None, option(metavar="NAME", help="Which [stream.NAME] of the plan file, if it describes several.")
     ] = None,
     epsilon: Annotated[str | None, option(metavar="NUMBER", help="Budget of a window: 0.5, or 1/3.")] = None,
     w: Annotated[int | None, option(help="Steps of a window, and of a period.")] = None,
@@ -104,12 +108,23 @@ def mechanism_of(
     given = {name: value for name, value in flags.items() if value is not None}
     if plan is not None and given:
         raise UsageError(f"--{next(iter(given))} does not go with --plan: change the plan file instead")
-    mechanism = read_plan(plan) if plan is not None else build(_plan(given))
+    if member is not None and plan is None:
+        raise UsageError("--member needs --plan, a file with the table [stream.NAME]")
+    mechanism = _planned(plan, member) if plan is not None else build(_plan(given))
     if hierarchy is None:
         return mechanism
     if mechanism.hierarchy is not None:
         raise UsageError("--hierarchy does not go with --plan: the plan file has a hierarchy")
     return mechanism.changed(hierarchy=read_hierarchy(hierarchy), level_split=None)
+
+
+def _planned(plan: Path, member: str | None) -> OptStream:
+    if member is None:
+        return read_plan(plan)
+    members = read_pool_plan(plan).members
+    if member not in members:
+        raise UsageError(f"--member is {member!r}, but must be one of {', '.join(members)}")
+    return members[member]
 
 
 def takes_mechanism(command: Callable[..., None]) -> Callable[..., None]:

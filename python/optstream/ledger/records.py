@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from optstream.errors import ParameterError
+from optstream.mechanism.members import divided
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from datetime import datetime
+    from fractions import Fraction
 
     from optstream.mechanism.optstream import OptStream
     from optstream.privacy.guarantee import Guarantee
@@ -68,16 +69,11 @@ class Pool:
             typical: How large the values of each member typically are, by public knowledge.
             weights: How large the relative error of a member may be beside those of the others; 1 by default.
         """
-        needs = {}
-        for name, mechanism in mechanisms.items():
-            weight = Fraction((weights or {}).get(name, 1))
-            if not (typical[name] > 0 and weight > 0):
+        weighted = {name: (weights or {}).get(name, 1) for name in mechanisms}
+        for name in mechanisms:
+            if not (typical[name] > 0 and weighted[name] > 0):
                 raise ParameterError(f"typical or weights of {name!r} is not positive, but must be")
-            scale = Fraction(mechanism.noise_scale) * mechanism.guarantee.epsilon
-            needs[name] = scale / Fraction(typical[name]) / weight
-        total = sum(needs.values(), Fraction(0))
-        # Rounded down to a few digits, so that nobody has to look at long fractions.
-        shares = {name: self.policy.epsilon * (10**6 * need // total) / 10**6 for name, need in needs.items()}
+        shares = divided(self.policy.epsilon, mechanisms, typical, weighted)
         return {name: mechanism.with_epsilon(shares[name]) for name, mechanism in mechanisms.items()}
 
 

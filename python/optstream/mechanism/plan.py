@@ -68,15 +68,24 @@ def read_plan(path: str | Path) -> OptStream:
     Raises:
         ParameterError: The file is not TOML, or a key is missing, unknown or out of its bound.
     """
+    content = read_content(path)
+    if "stream" in content:
+        raise ParameterError(
+            f"plan {path} describes the members of a pool, but must describe one stream: read_pool_plan"
+        )
+    return build(content)
+
+
+def read_content(path: str | Path) -> dict[str, Any]:
+    """Return what a TOML file holds."""
     try:
         # Decimals keep what was written, so that 0.1 is one tenth.
-        content = tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"), parse_float=Decimal)
     except OSError as error:
         raise ParameterError(f"plan {path} cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
         # No path, no text, no TOML, an int of too many digits, or tables within tables without end.
         raise ParameterError(f"plan {path} is not TOML, but must be: {error}") from None
-    return build(content)
 
 
 def write_plan(mechanism: OptStream, path: str | Path) -> None:

@@ -62,7 +62,7 @@ def _where(guarantee: Guarantee) -> list[str]:
     """Return what a statement assumes of the leaves in which an entity is."""
     if guarantee.entities == "settled":
         return [f"every {guarantee.entity} belongs to one leaf of the hierarchy, and to the same one during a window"]
-    return [f"nothing about where one {guarantee.entity} is: in any leaves of the hierarchy, in several at once"]
+    return [f"one {guarantee.entity} may be in any leaves of the hierarchy, in several at once"]
 
 
 def stated(mechanism: OptStream, priced: Sequence[Priced], known: State, periods: int) -> Statement:

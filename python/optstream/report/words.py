@@ -202,7 +202,7 @@ def assumption(text: str, guarantee: Guarantee, names: Names) -> str:
         "no other table, no chart of the true figures.",
         "w, k, features": "All settings, such as the bounds, were chosen without looking at the private data"
         + (", but for what was published of it." if "released of it" in text else "."),
-        f"nothing about where one {guarantee.entity} is": f"{entity} may be counted in several places, and in others "
+        f"one {guarantee.entity} may be in any leaves": f"{entity} may be counted in several places, and in others "
         "at another time.",
         f"every {guarantee.entity} belongs to one leaf": f"{entity} is counted in one place only, and "
         f"in the same one during any {span(guarantee.w, names.step)}.",
