@@ -112,8 +112,8 @@ def witnessed(database: str, url: str, folder: str) -> dict[str, float]:
     """Return what a release with a witness costs in bare inserts, in turns."""
     other = f"{folder}/witness.db" if database == "SQLite" else url
     with ops.Ledger(url, create=True, witness=other) as ledger:
-        made, insert = mechanism(), bare_insert(url if database == "PostgreSQL" else f"{url}.peer", "witness")
         name = f"witness {os.getpid()}"
+        made, insert = mechanism(), bare_insert(url if database == "PostgreSQL" else f"{url}.peer", name)
         ratios, number = [], 0
         for _ in range(ROUNDS):
             times = []

@@ -207,3 +207,18 @@ def test_a_backup_from_before_the_key_was_rotated_is_restored(tmp_path: Path) ->
         assert released(restored, 0) == first
         assert len(released(restored, 3)) == W
         assert (restored.verify().problems, restored.verify().unchecked) == ((), ())
+
+
+def test_a_smaller_policy_is_no_damage(tmp_path: Path) -> None:
+    with ops.Ledger(tmp_path / "l.db", create=True) as ledger:
+        ledger.create_pool("p", MECHANISM.guarantee)
+        ledger.create_stream("a", MECHANISM.guarantee, pool="p")
+        released(ledger, 0)
+        ledger.set_policy("a", ops.Guarantee(epsilon=0.5, w=W))
+        ledger.set_pool_policy("p", ops.Guarantee(epsilon=0.5, w=W))
+        found = ledger.verify()
+        assert (len(found.problems), found.damage) == (2, ())
+        ledger.backup(tmp_path / "b.db")
+    ops.restore_ledger(tmp_path / "b.db", tmp_path / "new.db", accept_loss=0)
+    with ops.Ledger(tmp_path / "new.db") as restored, pytest.raises(ops.BudgetError):
+        restored.release(MECHANISM, X, stream="a", period=2)

@@ -24,7 +24,7 @@ from optstream.ledger.memories import Memories
 from optstream.ledger.plans import Plans, PricedPlan
 from optstream.ledger.pools import Pools
 from optstream.ledger.protocol import Protocol
-from optstream.ledger.records import Entry, Head, Pool, Remaining, Verification, listed
+from optstream.ledger.records import OVER, Entry, Head, Pool, Remaining, Verification, listed
 from optstream.ledger.releases import stored
 from optstream.ledger.review import windows_left
 from optstream.ledger.schema import About, open_tables
@@ -833,8 +833,7 @@ class Ledger:
                 problems.append(f"the pool {name!r} does not hold what its members were charged")
             if len(problems) == before:
                 problems += [
-                    f"the window from step {window.first} over all members of {name!r} is {-window.epsilon} over its "
-                    "policy"
+                    f"the window from step {window.first} over all members of {name!r} is {-window.epsilon} {OVER}"
                     for window in self._pools.left(view)
                     if window.epsilon < 0
                 ][:1]
@@ -943,7 +942,7 @@ class Ledger:
             problems += observations.problems(reading, self._seals, stream)
             if len(problems) == before:
                 problems += [
-                    f"the window from step {window.first} of {stream!r} is {-window.epsilon} over its policy"
+                    f"the window from step {window.first} of {stream!r} is {-window.epsilon} {OVER}"
                     for window in windows_left(view, self._plans)
                     if window.epsilon < 0
                 ][:1]

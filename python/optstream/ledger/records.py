@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Head", "Pool", "Remaining", "Verification", "Window", "listed"]
 
 
+OVER = "over its policy"
+"""How a problem ends that is about the cost of a window."""
+
+
 @dataclass(frozen=True)
 class Window:
     """What is left in the windows that start at the steps ``first`` to ``last``."""
@@ -107,6 +111,11 @@ class Verification:
     pools: int = 0
     unchecked: tuple[str, ...] = ()
     """Streams whose seals only their curator's key can check, which was not given."""
+
+    @property
+    def damage(self) -> tuple[str, ...]:
+        """The problems but for windows over their policy, which one that was made smaller leaves behind."""
+        return tuple(problem for problem in self.problems if not problem.endswith(OVER))
 
 
 @dataclass(frozen=True)

@@ -54,8 +54,8 @@ def restore_ledger(
         restore_file(backup, place, os.urandom(16).hex() if accept_loss is not None else None)
         with Ledger(place, key=key, witness=witness if accept_loss is None else None) as ledger:
             found = ledger.verify()
-            if found.problems:
-                raise LedgerError(f"backup {backup} is damaged: {found.problems[0]}")
+            if found.damage:
+                raise LedgerError(f"backup {backup} is damaged: {found.damage[0]}")
             if accept_loss is not None:
                 if ledger.steps.is_keyed:
                     # The key may have been rotated since.
