@@ -162,7 +162,42 @@ def repeated_key(x: Array) -> Array:
     return x + z
 
 
+def cube_of_settled(x: Array) -> Array:
+    """A block of cube noise for each of three leaves, priced as if an entity were in one of them."""
+    blocks = np.ascontiguousarray(x.reshape(-1, 3, 3).transpose(0, 2, 1)).reshape(-1, 3)
+    return noise.cube(blocks, sensitivity=1, epsilon=1, bounds=(0, 100)).reshape(x.shape)
+
+
+def bounded_per_period(x: Array) -> Array:
+    """Where an entity is, kept in the leaf where it is most often in a period, released for windows of one step."""
+    where = x.reshape(-1, 3, 2)
+    often = where.sum(axis=1)
+    kept = where * (np.arange(2) == often.argmax(axis=1)[:, None])[:, None]
+    # Any change of one step would move two leaves by one, if it changed nothing else.
+    return noise.laplace(kept.ravel(), sensitivity=2, epsilon=1, bounds=(0, 1)).reshape(x.shape)
+
+
 VARIANTS = [
+    Broken(
+        "cube priced as settled",
+        "an entity that moves changes a block of every leaf",
+        cube_of_settled,
+        1.0,
+        [Pair("another leaf at every step", np.full(9, 50.0), np.full(9, 50.0) + np.eye(3).ravel())],
+    ),
+    Broken(
+        "bounding per period",
+        "a change at one step changes what is kept at others",
+        bounded_per_period,
+        1.0,
+        [
+            Pair(
+                "the last of three steps",
+                np.array([1.0, 0.0, 0.0, 1.0, 1.0, 0.0]),
+                np.array([1.0, 0.0, 0.0, 1.0, 0.0, 1.0]),
+            )
+        ],
+    ),
     printed_features(),
     printed_periods(),
     Broken(

@@ -327,6 +327,9 @@ PUBLIC: dict[str, Case] = {
     "read_plan": Case(ops.read_plan, {"path": st.sampled_from(["good.toml", "bad.toml", "none.toml", "."])}),
     "read_pool_plan": Case(ops.read_pool_plan, {"path": st.sampled_from(["pool.toml", "good.toml", "none.toml", "."])}),
     "PoolPlan": Case(lambda path: str(ops.read_pool_plan(path)), {"path": st.sampled_from(["pool.toml", "bad.toml"])}),
+    "PoolPlan.to_json": Case(
+        lambda path: ops.read_pool_plan(path).to_json(), {"path": st.sampled_from(["pool.toml", "none.toml"])}
+    ),
     "write_plan": Case(
         ops.write_plan, {"mechanism": MECHANISMS, "path": st.sampled_from(["made.toml", "none/made.toml", "."])}
     ),

@@ -117,7 +117,8 @@ def _pushed() -> Callable[[Array], Array]:
 
 
 def _periods(w: int, sample: Sampling, **options: object) -> ops.OptStream:
-    guarantee = ops.Guarantee(epsilon=1, w=w, neighbours=options.pop("neighbours", "sliding"))  # type: ignore[arg-type]
+    promised = {name: options.pop(name) for name in ("neighbours", "entities") if name in options}
+    guarantee = ops.Guarantee(epsilon=1, w=w, **promised)  # type: ignore[arg-type]
     return ops.OptStream(guarantee, sample=sample, **{"bounds": (0, 100), **options})  # type: ignore[arg-type]
 
 
@@ -179,6 +180,11 @@ PERIODS = [
         slow=True,
     ),
     Shipped("hierarchy of two levels", _periods(2, ops.EqualSampling(k=2), hierarchy=TREE), slow=True),
+    Shipped(
+        "hierarchy of people who move",
+        _periods(2, ops.EqualSampling(k=2), hierarchy=TREE, entities="moving", perturb=ops.CubeNoise(block=2)),
+        slow=True,
+    ),
     Shipped("held steps", _held(), 1.0, window_pairs(3, 1, bounds=(0, 100))),
     Shipped("stream, step by step", _pushed(), 1.0, window_pairs(2, 1, bounds=(0, 100)), slow=True),
     Shipped("ledger with a curator's key", _keyed(), 1.0, window_pairs(2, 1, bounds=(0, 100)), slow=True),

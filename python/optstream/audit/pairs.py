@@ -131,15 +131,18 @@ def pairs_of(mechanism: OptStream) -> list[Pair]:
     deepest = int(np.argmax(depths))
     chosen = [(pair, deepest) for pair in made]
     chosen += [(pair, leaves - 1) for pair in made[:1] if deepest != leaves - 1]
-    names = mechanism.hierarchy.leaves
-    return [_in_leaf(pair, leaf, names, _middle(bounds, grid)) for pair, leaf in chosen]
+    names, middle = mechanism.hierarchy.leaves, _middle(bounds, grid)
+    if guarantee.entities == "moving" and leaves > 1:
+        return [_among_leaves(pair, names, middle) for pair in made] + [_in_leaf(made[0], deepest, names, middle)]
+    return [_in_leaf(pair, leaf, names, middle) for pair, leaf in chosen]
 
 
 def check_neighbours(pair: Pair, mechanism: OptStream) -> None:
     """Raise unless a pair is one that the guarantee of a mechanism speaks of: what others prove would be no loss.
 
     Raises:
-        ParameterError: The inputs are no whole periods, or differ too much, for too long or in several leaves.
+        ParameterError: The inputs are no whole periods, or differ too much, for too long or, where entities are
+            settled, in several leaves.
     """
     guarantee, hierarchy = mechanism.guarantee, mechanism.hierarchy
     w = guarantee.w
@@ -150,9 +153,10 @@ def check_neighbours(pair: Pair, mechanism: OptStream) -> None:
     steps = np.flatnonzero(change.any(axis=1))
     if not steps.size:
         raise ParameterError(f"pair {pair.name!r} is twice the same input, but must differ")
-    if change.max() > guarantee.alpha:
-        raise ParameterError(f"pair {pair.name!r} differs by {change.max()}, but must by at most {guarantee.alpha}")
-    if np.count_nonzero(change.any(axis=0)) > 1:
+    most = change.sum(axis=1).max()
+    if most > guarantee.alpha and (guarantee.entities == "moving" or change.max() > guarantee.alpha):
+        raise ParameterError(f"pair {pair.name!r} differs by {most}, but must by at most {guarantee.alpha}")
+    if guarantee.entities == "settled" and np.count_nonzero(change.any(axis=0)) > 1:
         raise ParameterError(f"pair {pair.name!r} differs in several leaves, but must in one")
     first, last = int(steps[0]), int(steps[-1])
     if last - first >= w or (guarantee.neighbours == "aligned" and first // w != last // w):
@@ -225,3 +229,11 @@ def _in_leaf(pair: Pair, leaf: int, names: Sequence[str], rest: float) -> Pair:
     columns = [np.full((pair.x.size, len(names)), rest) for _ in range(2)]
     columns[0][:, leaf], columns[1][:, leaf] = pair.x, pair.other
     return Pair(f"{pair.name} of {names[leaf]!r}", *columns)
+
+
+def _among_leaves(pair: Pair, names: Sequence[str], rest: float) -> Pair:
+    """Return a pair whose entity is in another leaf at every step, and in its first one at the end again."""
+    columns = [np.full((pair.x.size, len(names)), rest) for _ in range(2)]
+    steps = np.arange(pair.x.size)
+    columns[0][steps, steps % len(names)], columns[1][steps, steps % len(names)] = pair.x, pair.other
+    return Pair(f"{pair.name} among leaves", *columns)
