@@ -43,7 +43,13 @@ def small(**options: Any) -> ops.OptStream:
 @pytest.mark.slow
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)
 def test_every_broken_variant_is_caught(variant: Broken) -> None:
-    found = audit(variant.mechanism, trials=variant.trials, claimed=variant.claimed, neighbours=variant.neighbours)
+    found = audit(
+        variant.mechanism,
+        trials=variant.trials,
+        claimed=variant.claimed,
+        delta=variant.delta,
+        neighbours=variant.neighbours,
+    )
     assert found.verdict == "broken", str(found)
     assert found.proven > 1.04 * variant.claimed, f"caught, but hardly:\n{found}"
 

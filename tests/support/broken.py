@@ -9,19 +9,23 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
 
 import optstream as ops
-from optstream import noise
+from optstream import _core, noise
 from optstream.audit import Pair, pairs_of, window_pairs
+from optstream.privacy.gaussian import ratio_of, rho_from
 
 Array = NDArray[np.float64]
 Mechanism = ops.OptStream | Callable[[Array], Array]
 
 GENERATOR = np.random.default_rng()
 W = 4
+DELTA = Fraction(1, 1000)
+"""Large enough to be seen in some ten thousand runs."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +38,7 @@ class Broken:
     claimed: float
     neighbours: list[Pair] | None = None
     trials: int = 60_000
+    delta: float = 0.0
 
 
 # The paper, as printed.
@@ -177,6 +182,28 @@ def bounded_per_period(x: Array) -> Array:
     return noise.laplace(kept.ravel(), sensitivity=2, epsilon=1, bounds=(0, 1)).reshape(x.shape)
 
 
+def gaussian_for_one_step(x: Array) -> Array:
+    """Deviation for the change of one step, although all of a window may change."""
+    return _discrete_gaussian(x, rho_from(Fraction(1), DELTA))
+
+
+def gaussian_without_conversion(x: Array) -> Array:
+    """Concentrated cost taken for epsilon: rho adds up to 1 in a window."""
+    return _discrete_gaussian(x, Fraction(1, x.shape[1]))
+
+
+def float_gaussian(x: Array) -> Array:
+    """A generator of floating-point numbers with enough of a deviation; what they round to depends on the value."""
+    sigma = float(1 / ratio_of(1, rho_from(Fraction(1), DELTA) / x.shape[1]))
+    return x + GENERATOR.normal(0.0, sigma, x.shape)
+
+
+def _discrete_gaussian(x: Array, rho: Fraction) -> Array:
+    """Exact noise of which a change of one step by 1 costs so much."""
+    ratio = ratio_of(1024, rho)
+    return _core.gaussian(x.ravel(), 1.0, ratio, (0.0, 100.0), 2.0**-10).reshape(x.shape)
+
+
 VARIANTS = [
     Broken(
         "cube priced as settled",
@@ -253,5 +280,29 @@ VARIANTS = [
         1.0,
         window_pairs(1, 1, bounds=(0, 100), straddling=False),
         trials=1_000_000,
+    ),
+    Broken(
+        "Gaussian for one step",
+        "sigma is for one step and not for a window",
+        gaussian_for_one_step,
+        1.0,
+        window_pairs(16, 1, bounds=(0, 100), straddling=False),
+        delta=float(DELTA),
+    ),
+    Broken(
+        "Gaussian without conversion",
+        "rho is taken for epsilon",
+        gaussian_without_conversion,
+        1.0,
+        window_pairs(16, 1, bounds=(0, 100), straddling=False),
+        delta=float(DELTA),
+    ),
+    Broken(
+        "float Gaussian",
+        "noise of floating-point numbers",
+        float_gaussian,
+        1.0,
+        window_pairs(2, 1, bounds=(0, 8), straddling=False),
+        delta=float(DELTA),
     ),
 ]

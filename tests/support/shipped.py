@@ -117,7 +117,7 @@ def _pushed() -> Callable[[Array], Array]:
 
 
 def _periods(w: int, sample: Sampling, **options: object) -> ops.OptStream:
-    promised = {name: options.pop(name) for name in ("neighbours", "entities") if name in options}
+    promised = {name: options.pop(name) for name in ("neighbours", "entities", "delta") if name in options}
     guarantee = ops.Guarantee(epsilon=1, w=w, **promised)  # type: ignore[arg-type]
     return ops.OptStream(guarantee, sample=sample, **{"bounds": (0, 100), **options})  # type: ignore[arg-type]
 
@@ -158,6 +158,12 @@ PERIODS = [
     Shipped(
         "cube noise, aligned",
         _periods(4, ops.EqualSampling(k=4), perturb=ops.CubeNoise(), neighbours="aligned"),
+    ),
+    Shipped("Gaussian noise", _periods(4, ops.EqualSampling(k=4), perturb=ops.GaussianNoise(), delta=0.01)),
+    Shipped("Gaussian noise, buckets", _periods(4, ops.BucketSampling(k=2), perturb=ops.GaussianNoise(), delta=0.01)),
+    Shipped(
+        "Gaussian noise, coarse grid",
+        _periods(2, ops.EqualSampling(k=2), perturb=ops.GaussianNoise(), delta=0.01, grid=0.5),
     ),
     Shipped("buckets, k = 2 of 4", _periods(4, ops.BucketSampling(k=2))),
     Shipped("buckets of 1, 3 and 2 steps", _periods(6, ops.BucketSampling(cuts=(1, 4)), grid=1.0)),

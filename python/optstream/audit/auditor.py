@@ -47,6 +47,7 @@ def audit(
     confidence: float = 0.999,
     neighbours: Sequence[Pair] | None = None,
     claimed: float | Fraction | None = None,
+    delta: float | Fraction | None = None,
     likelihood: Likelihood | None = None,
     processes: int = 1,
     name: str | None = None,
@@ -65,6 +66,7 @@ def audit(
         confidence: The probability that nothing proven is false.
         neighbours: The pairs to try. By default :func:`pairs_of` the mechanism; a function needs them.
         claimed: The epsilon that is promised. By default that of the mechanism's statement; a function needs it.
+        delta: The delta with which it is promised. By default that of the mechanism's guarantee; 0 for a function.
         likelihood: The log-density of a function's outputs given the input, where it is known: the best statistic.
         processes: Work on so many pairs at a time, in forked processes. The randomness of a function must survive that.
         name: What the report calls the mechanism.
@@ -88,13 +90,13 @@ def audit(
         raise ParameterError(f"trials is {trials}, but must be at least {FEWEST}")
     if not 0 < finite("confidence", confidence) < 1:
         raise ParameterError(f"confidence is {confidence}, but must lie between 0 and 1")
-    subject = subject_of(mechanism, claimed=claimed, neighbours=neighbours, likelihood=likelihood)
+    subject = subject_of(mechanism, claimed=claimed, delta=delta, neighbours=neighbours, likelihood=likelihood)
     work = _Work(subject, trials, (1 - confidence) / len(subject.pairs))
     total = 2 * trials * len(subject.pairs)
     with tqdm(total=total, desc="auditing", unit="run", unit_scale=True, disable=None, leave=False) as progress:
         attacks = tuple(_attacks(work, processes, progress.update))
     shown = name or str(getattr(mechanism, "__name__", type(mechanism).__name__))
-    return Audit(shown, subject.claimed, attacks, confidence)
+    return Audit(shown, subject.claimed, attacks, confidence, subject.delta)
 
 
 @dataclass(frozen=True)
@@ -117,9 +119,11 @@ class _Work:
             counts = event.counts(first, second)
             likely, unlikely = likely + counts[0], unlikely + counts[1]
             done(2 * size)
-        proven = float(loss(likely, unlikely, n, self.error))
+        delta = self.subject.delta
+        proven = float(loss(likely, unlikely, n, self.error, delta))
         with np.errstate(divide="ignore", invalid="ignore"):
-            estimate = float(np.nan_to_num(np.log(likely) - np.log(unlikely), nan=0.0, posinf=np.inf))
+            more = np.maximum(likely - delta * n, 0.0)
+            estimate = float(np.nan_to_num(np.log(more) - np.log(unlikely), nan=0.0, posinf=np.inf))
         words = f"{name} {event.tail} {event.cut:.4g}"
         return Attack(pair.name, words, max(proven, 0.0), estimate, self.trials)
 
@@ -134,7 +138,7 @@ class _Work:
         first, second = (self.subject.run(x, chosen) for x in (pair.x, pair.other))
         # Thousands of events are compared, so one that is not clearly better wins by luck and proves nothing later.
         error = min(self.error, CAUTION)
-        found = {name: choose(score(first), score(second), error) for name, score in scores.items()}
+        found = {name: choose(score(first), score(second), error, self.subject.delta) for name, score in scores.items()}
         best = max(found, key=lambda name: found[name][0])
         return best, scores[best], found[best][1]
 

@@ -40,16 +40,20 @@ def higher(count: Any, n: int, error: float) -> Any:
     return 1 - lower(n - np.asarray(count, dtype=float), n, error)
 
 
-def loss(likely: Any, unlikely: Any, n: int, error: float) -> Any:
-    """Return a lower bound of log(p / q) from the counts of an event in n trials each.
+def loss(likely: Any, unlikely: Any, n: int, error: float, delta: float = 0.0) -> Any:
+    """Return a lower bound of log((p - delta) / q) from the counts of an event in n trials each.
 
-    It is too high with probability at most ``error``, half of which goes to each of the two probabilities.
+    An (epsilon, delta)-private mechanism has an epsilon of at least that. It is too high with probability at most
+    ``error``, half of which goes to each of the two probabilities.
 
     >>> round(float(loss(5000, 1839, 10_000, 1e-3)), 3), float(loss(0, 0, 10_000, 1e-3))
     (0.898, -inf)
+    >>> round(float(loss(5000, 1839, 10_000, 1e-3, 0.1)), 3)
+    0.67
     """
     with np.errstate(divide="ignore"):
-        return np.log(lower(likely, n, error / 2)) - np.log(higher(unlikely, n, error / 2))
+        above = np.maximum(lower(likely, n, error / 2) - delta, 0)
+        return np.log(above) - np.log(higher(unlikely, n, error / 2))
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,9 @@ class Event:
         return (hits[0], hits[1]) if self.favours == "first" else (hits[1], hits[0])
 
 
-def choose(first: NDArray[np.float64], second: NDArray[np.float64], error: float) -> tuple[float, Event]:
+def choose(
+    first: NDArray[np.float64], second: NDArray[np.float64], error: float, delta: float = 0.0
+) -> tuple[float, Event]:
     """Return the event of a statistic that proves most on these samples of equal size, and how much.
 
     The samples that choose an event must not be the ones that measure it.
@@ -94,7 +100,7 @@ def choose(first: NDArray[np.float64], second: NDArray[np.float64], error: float
     found: list[tuple[float, Event]] = []
     for tail_name, counts in (("at least", above), ("at most", below)):
         for favours, likely, unlikely in (("first", *counts), ("second", *counts[::-1])):
-            proven = loss(likely, unlikely, n, error)
+            proven = loss(likely, unlikely, n, error, delta)
             best = int(np.argmax(proven))
             found.append((float(proven[best]), Event(float(cuts[best]), tail_name, favours)))  # type: ignore[arg-type]
     return max(found, key=lambda entry: entry[0])

@@ -168,7 +168,9 @@ def check_neighbours(pair: Pair, mechanism: OptStream) -> None:
 def _costliest_pair(mechanism: OptStream) -> list[Pair]:
     """Return the straddling window that the accountant fears most, unless the usual windows cost as much."""
     w, bounds = mechanism.guarantee.w, mechanism.bounds
-    begin, costs = window_costs([*mechanism.costs, *(moved(cost, w) for cost in mechanism.costs)], w)
+    begin, costs = window_costs(
+        [*mechanism.costs, *(moved(cost, w) for cost in mechanism.costs)], w, mechanism.guarantee.delta
+    )
     inside = costs[-begin : w - begin]
     start = inside.index(max(inside))
     if inside[start] <= max(inside[0], inside[w // 2]):

@@ -51,6 +51,8 @@ class Audit:
     attacks: tuple[Attack, ...]
     confidence: float
     """The probability that no attack proves too much, all of them together."""
+    delta: float = 0.0
+    """The delta with which epsilon is claimed, and proven."""
 
     @property
     def proven(self) -> float:
@@ -72,7 +74,7 @@ class Audit:
         share = f" ({100 * self.proven / self.claimed:.0f} % of the claim)"
         lines = [
             f"Audit of {self.mechanism}: {self.verdict}",
-            f"  claimed epsilon  {self.claimed:.6g}",
+            f"  claimed epsilon  {self.claimed:.6g}" + (f" with delta {self.delta:g}" if self.delta else ""),
             f"  proven epsilon   {self.proven:.6g} at least, with confidence {self.confidence:g}{share}",
             f"  runs             {self.runs:,}",
         ]
@@ -92,6 +94,7 @@ class Audit:
             "mechanism": self.mechanism,
             "verdict": self.verdict,
             "claimed": self.claimed,
+            "delta": self.delta,
             "proven": self.proven,
             "confidence": self.confidence,
             "runs": self.runs,

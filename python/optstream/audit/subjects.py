@@ -12,7 +12,6 @@ from optstream.audit.pairs import Pair, check_neighbours, pairs_of
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.mechanism.optstream import OptStream
-from optstream.pipeline.perturbation import GaussianNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.privacy.budget import exact
 
@@ -40,6 +39,10 @@ class Subject(Protocol):
         """The epsilon that it promises."""
 
     @property
+    def delta(self) -> float:
+        """The delta that it promises it with."""
+
+    @property
     def pairs(self) -> Sequence[Pair]:
         """The neighbours that are tried."""
 
@@ -56,6 +59,7 @@ class Function:
 
     function: Callable[[Array], Array]
     claimed: float
+    delta: float
     pairs: Sequence[Pair]
     likelihood: Likelihood | None
 
@@ -82,6 +86,7 @@ class Periods:
 
     mechanism: OptStream
     claimed: float
+    delta: float
     pairs: Sequence[Pair]
 
     def run(self, x: Array, trials: int) -> Array:
@@ -113,6 +118,7 @@ def subject_of(
     mechanism: OptStream | Callable[[Array], Array],
     *,
     claimed: float | Fraction | None,
+    delta: float | Fraction | None,
     neighbours: Sequence[Pair] | None,
     likelihood: Likelihood | None,
 ) -> Subject:
@@ -120,13 +126,13 @@ def subject_of(
     given = None if neighbours is None else _pairs(neighbours)
     if claimed is not None:
         claimed = exact("claimed", claimed)
+    if delta:
+        _check_delta(delta)
     if likelihood is not None and not callable(likelihood):
         raise ParameterTypeError(f"likelihood is of type {type(likelihood).__name__}, but must be callable")
     if isinstance(mechanism, OptStream):
         if likelihood is not None:
             raise ParameterError("likelihood is given, but must not be: it goes with a mechanism that is a function")
-        if isinstance(mechanism.perturb, GaussianNoise):
-            raise ParameterError("perturb is GaussianNoise, but must be pure noise: an audit proves pure epsilon only")
         pairs = pairs_of(mechanism) if given is None else given
         for pair in pairs:
             check_neighbours(pair, mechanism)
@@ -135,13 +141,18 @@ def subject_of(
         # measured, which tells no less and is attacked in its place.
         if isinstance(mechanism.reconstruct, Estimate):
             mechanism = mechanism.changed(reconstruct=Linear(), retune=False)
-        return Periods(mechanism, claim, pairs)
+        return Periods(mechanism, claim, float(mechanism.guarantee.delta if delta is None else delta), pairs)
     if not callable(mechanism):
         raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream or callable")
     if claimed is None or given is None:
         missing = "claimed" if claimed is None else "neighbours"
         raise ParameterError(f"{missing} must be given with a mechanism that is a function: it says neither")
-    return Function(mechanism, float(claimed), given, likelihood)
+    return Function(mechanism, float(claimed), float(delta or 0), given, likelihood)
+
+
+def _check_delta(delta: float | Fraction) -> None:
+    if exact("delta", delta) >= 1:
+        raise ParameterError(f"delta is {float(delta):g}, but must be less than 1")
 
 
 def _pairs(neighbours: Sequence[Pair]) -> list[Pair]:

@@ -138,6 +138,9 @@ def accept_loss(
 
 
 Epsilon = Annotated[str, typer.Option(help="Budget of any window, such as 1 or 1/3.")]
+Delta = Annotated[
+    str | None, typer.Option(metavar="NUMBER", help="Allow this probability of failure, for Gaussian noise: 1e-6.")
+]
 Length = Annotated[int, typer.Option("--w", help="Length of a window, in steps.")]
 Aligned = Annotated[bool, typer.Option("--aligned", help="Windows lie inside one period: weaker and cheaper.")]
 Entities = Annotated[
@@ -155,6 +158,7 @@ def create_pool(
     name: Annotated[str, typer.Argument(help="The name of the pool, such as riders.")],
     epsilon: Annotated[str | None, typer.Option(help="Budget of any window, such as 1 or 1/3.")] = None,
     w: Annotated[int | None, typer.Option("--w", help="Length of a window, in steps.")] = None,
+    delta: Delta = None,
     aligned: Aligned = False,
     entities: Entities = "settled",
     entity: Entity = "entity",
@@ -173,14 +177,14 @@ def create_pool(
 
     members: Mapping[str, OptStream] = {}
     if plan is not None:
-        if (epsilon, w, aligned, entities, entity) != (None, None, False, "settled", "entity"):
-            raise UsageError("--plan does not go with --epsilon, --w, --aligned, --entities or --entity")
+        if (epsilon, w, delta, aligned, entities, entity) != (None, None, None, False, "settled", "entity"):
+            raise UsageError("--plan does not go with --epsilon, --w, --delta, --aligned, --entities or --entity")
         described = read_pool_plan(plan)
         policy, members = described.guarantee, described.members
     elif epsilon is None or w is None:
         raise UsageError("the pool is not described: give --epsilon and --w, or --plan FILE")
     else:
-        policy = _policy(epsilon, w, 1.0, aligned=aligned, entities=entities, entity=entity)
+        policy = _policy(epsilon, w, 1.0, delta, aligned=aligned, entities=entities, entity=entity)
     clock = _clock(step, origin)
     with open_ledger(location, key=key_file) as ledger:
         ledger.create_pool(name, policy, clock=clock)
@@ -197,6 +201,7 @@ def create_stream(
     epsilon: Epsilon,
     w: Length,
     alpha: Annotated[float, typer.Option(help="How much one entity may change one step.")] = 1.0,
+    delta: Delta = None,
     aligned: Aligned = False,
     entities: Entities = "settled",
     entity: Entity = "entity",
@@ -206,20 +211,29 @@ def create_stream(
     key_file: KeyFile = None,
 ) -> None:
     """Make a stream, or make one that exists a member of a pool, with all that it was charged before."""
-    policy = _policy(epsilon, w, alpha, aligned=aligned, entities=entities, entity=entity)
+    policy = _policy(epsilon, w, alpha, delta, aligned=aligned, entities=entities, entity=entity)
     with open_ledger(location, key=key_file) as ledger:
         ledger.create_stream(name, policy, pool=pool, clock=_clock(step, origin))
     notice(f"made the stream {name!r}" + ("" if pool is None else f", a member of {pool!r}"))
 
 
-def _policy(epsilon: str, w: int, alpha: float, *, aligned: bool, **entities: Any) -> "Guarantee":
+def _policy(epsilon: str, w: int, alpha: float, delta: str | None, *, aligned: bool, **entities: Any) -> "Guarantee":
     from optstream.privacy.guarantee import Guarantee  # noqa: PLC0415
 
-    try:
-        budget = Fraction(epsilon)
-    except (ValueError, ZeroDivisionError):
-        raise UsageError(f"--epsilon is {epsilon!r}, but must be a number such as 0.5 or 1/3") from None
-    return Guarantee(epsilon=budget, w=w, alpha=alpha, neighbours="aligned" if aligned else "sliding", **entities)
+    def number(name: str, text: str) -> Fraction:
+        try:
+            return Fraction(text)
+        except (ValueError, ZeroDivisionError):
+            raise UsageError(f"--{name} is {text!r}, but must be a number such as 0.5 or 1/3") from None
+
+    return Guarantee(
+        epsilon=number("epsilon", epsilon),
+        w=w,
+        alpha=alpha,
+        delta=0 if delta is None else number("delta", delta),
+        neighbours="aligned" if aligned else "sliding",
+        **entities,
+    )
 
 
 def _clock(step: str | None, origin: str | None) -> str | None:
@@ -257,6 +271,7 @@ def _pool_account(ledger: "Ledger", name: str) -> dict[str, Any]:
     return {
         "pool": name,
         "epsilon": str(pool.policy.epsilon),
+        "delta": str(pool.policy.delta),
         "w": pool.policy.w,
         "members": list(pool.members),
         "remaining": str(left.epsilon),
@@ -270,6 +285,7 @@ def _account(ledger: "Ledger", stream: str, *, periods: bool) -> dict[str, Any]:
         "stream": stream,
         "policy": {
             "epsilon": str(policy.epsilon),
+            "delta": str(policy.delta),
             "w": policy.w,
             "alpha": policy.alpha,
             "neighbours": policy.neighbours,
@@ -306,8 +322,9 @@ def _time(moment: datetime | None) -> str | None:
 def _print_account(account: dict[str, Any]) -> None:
     policy = account["policy"]
     epsilon, window = shown(Fraction(policy["epsilon"])), f"{policy['neighbours']} windows of {policy['w']} steps"
+    delta = "" if policy["delta"] == "0" else f" with delta {float(Fraction(policy['delta'])):g}"
     rows = [
-        ("policy", f"epsilon {epsilon} in {window}, alpha {policy['alpha']:g}"),
+        ("policy", f"epsilon {epsilon}{delta} in {window}, alpha {policy['alpha']:g}"),
         ("protects", f"one {policy['entity']} ({policy['entities']})"),
         ("periods charged", str(account["charged"])),
         ("periods released", str(account["released"])),

@@ -38,6 +38,9 @@ def mechanism_of(
     epsilon: Annotated[str | None, option(metavar="NUMBER", help="Budget of a window: 0.5, or 1/3.")] = None,
     w: Annotated[int | None, option(help="Steps of a window, and of a period.")] = None,
     alpha: Annotated[float | None, option(help="How much one entity may change one step.")] = None,
+    delta: Annotated[
+        str | None, option(metavar="NUMBER", help="Allow this probability of failure, for Gaussian noise: 1e-6.")
+    ] = None,
     lower: Annotated[float | None, option(help="Public lower bound of the values.")] = None,
     upper: Annotated[float | None, option(help="Public upper bound of the values.")] = None,
     k: Annotated[int | None, option(help="How many steps of a period are measured, or buckets.")] = None,
@@ -46,7 +49,10 @@ def mechanism_of(
         option(help="What is measured: equally spaced steps (the default), chosen ones, or means of buckets."),
     ] = None,
     noise: Annotated[
-        Literal["laplace", "cube"] | None, option(help="Noise on what is measured. Cube is less, in blocks.")
+        Literal["laplace", "cube", "gaussian"] | None,
+        option(
+            help="Noise on what is measured. Cube is less, in blocks; Gaussian far less in long windows, with --delta."
+        ),
     ] = None,
     estimate: Annotated[
         bool, option("--estimate", help="Estimate values from all that was released so far, at no further cost.")
@@ -89,6 +95,7 @@ def mechanism_of(
         "epsilon": epsilon,
         "w": w,
         "alpha": alpha,
+        "delta": delta,
         "lower": lower,
         "upper": upper,
         "k": k,
@@ -173,7 +180,7 @@ def _plan(given: dict[str, Any]) -> dict[str, Any]:
         raise UsageError(f"the mechanism is not described: give {wanted}")
     content: dict[str, Any] = {
         name: given[name]
-        for name in ("epsilon", "w", "alpha", "neighbours", "entities", "entity", "calibration", "integers")
+        for name in ("epsilon", "w", "alpha", "delta", "neighbours", "entities", "entity", "calibration", "integers")
         if name in given
     }
     content |= {

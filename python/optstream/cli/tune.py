@@ -29,6 +29,9 @@ def tune(
         str | None,
         typer.Argument(metavar="[HISTORY]", help="Public or released values: .csv, .parquet, or - for standard input."),
     ] = None,
+    delta: Annotated[
+        str | None, typer.Option(metavar="NUMBER", help="Allow this probability of failure, for Gaussian noise: 1e-6.")
+    ] = None,
     neighbours: Annotated[Literal["sliding", "aligned"], typer.Option(help="Which windows are protected.")] = "sliding",
     entities: Annotated[
         Literal["settled", "moving"], typer.Option(help="Whether they stay in one leaf of a hierarchy.")
@@ -75,6 +78,7 @@ def tune(
         epsilon=rational("epsilon", epsilon),
         w=w,
         alpha=alpha,
+        delta=0 if delta is None else rational("delta", delta),
         neighbours=neighbours,
         entities=entities,
         entity=entity,

@@ -575,6 +575,9 @@ class Ledger:
                     f"periods of {stream.removeprefix(POOL)!r} are charged or pooled"
                 )
             check_entities("policy", policy, stream, now)
+            if now.delta and not policy.delta:
+                # What was charged may be private with a delta only.
+                raise ParameterError(f"policy has delta = 0, but must have one, as it had {float(now.delta):g} before")
             self._log.check_key(view)
             return ([] if now == policy else [policy_draft(policy)]), None
 
@@ -917,9 +920,10 @@ class Ledger:
         chain = self._charges.pool_of(stream)
         if chain is not None:
             pool, name = self._pools.known(chain), chain.removeprefix(POOL)
+            delta = f" with delta = {float(pool.policy.delta):g}" if pool.policy.delta else ""
             scope += (
                 f" The pool {name!r}, {listed(sorted(pool.members))} together, costs at most epsilon = "
-                f"{shown(pool.policy.epsilon)} in any window of {pool.policy.w} steps."
+                f"{shown(pool.policy.epsilon)}{delta} in any window of {pool.policy.w} steps."
             )
         return replace(statement, epsilon=epsilon, scope=scope)
 
@@ -979,6 +983,7 @@ class Ledger:
             policy = view.policy
             said = {
                 "epsilon": str(policy.epsilon),
+                "delta": str(policy.delta),
                 "w": policy.w,
                 "neighbours": policy.neighbours,
                 "entities": policy.entities,

@@ -9,6 +9,7 @@ from optstream.errors import BudgetError, ConflictError, LedgerError, ParameterE
 from optstream.ledger import observations
 from optstream.ledger.database import BehindError, pause
 from optstream.ledger.entries import Draft
+from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -177,8 +178,8 @@ class Charges:
             price = self._plans.price(view, period, charged)
             if price > view.policy.epsilon:
                 raise BudgetError(
-                    f"releasing period {period} of {view.stream!r} would make a window cost {price}, but its policy "
-                    f"allows {view.policy.epsilon}; nothing was released"
+                    f"releasing period {period} of {view.stream!r} would make a window cost {_told(view, price)}, but "
+                    f"its policy allows {view.policy.epsilon}; nothing was released"
                 )
 
     def check_pool(self, view: View, charged: Mapping[int, bytes]) -> None:
@@ -231,6 +232,11 @@ def is_for(state: State, other: State) -> bool:
     return (state.plan, state.data) == (other.plan, other.data)
 
 
+def _told(view: View, price: Fraction) -> str:
+    """Return a price for people; what rho comes to is a long fraction."""
+    return shown(price) if view.policy.delta else str(price)
+
+
 def check_fits(view: View, guarantee: Guarantee) -> None:
     """Raise if a mechanism is not for the windows, the alpha, the neighbours and the entities of a policy."""
     policy = view.policy
@@ -239,9 +245,10 @@ def check_fits(view: View, guarantee: Guarantee) -> None:
             f"mechanism has w = {guarantee.w} and alpha = {guarantee.alpha:g}, but the policy of {view.stream!r} has "
             f"w = {policy.w} and alpha = {policy.alpha:g}"
         )
-    if guarantee.delta:
+    if policy.delta != guarantee.delta:
         raise ParameterError(
-            f"mechanism has delta = {float(guarantee.delta):g}, but must have 0 in a ledger, whose policies are pure"
+            f"mechanism has delta = {float(guarantee.delta):g}, but the policy of {view.stream!r} has "
+            f"{float(policy.delta):g}"
         )
     if policy.neighbours != guarantee.neighbours:
         raise ParameterError(

@@ -103,6 +103,10 @@ def _check_member(view: View, pool: View, clock: str | None) -> None:
             f"stream {view.stream!r} has neighbours = {view.policy.neighbours!r}, but the pool {name!r} has "
             f"{pool.policy.neighbours!r}"
         )
+    if view.policy.delta and not pool.policy.delta:
+        raise ParameterError(
+            f"stream {view.stream!r} has delta = {float(view.policy.delta):g}, but the pool {name!r} has none"
+        )
     check_entities(f"stream {view.stream!r}", view.policy, name, pool.policy)
     if pool.policy.neighbours == "aligned" and view.policy.w != pool.policy.w:
         raise ParameterError(

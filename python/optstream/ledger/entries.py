@@ -226,5 +226,5 @@ def policy_of(content: bytes) -> tuple[Guarantee, bytes | None]:
     said = json.loads(content)
     key = said.get("key")
     relation = {name: said[name] for name in ("w", "alpha", "neighbours", "entities", "entity")}
-    policy = Guarantee(epsilon=Fraction(said["epsilon"]), **relation)
+    policy = Guarantee(epsilon=Fraction(said["epsilon"]), delta=Fraction(said["delta"]), **relation)
     return policy, None if key is None else bytes.fromhex(key)

@@ -525,19 +525,12 @@ def lost_drafts(policy: Guarantee, last: int, state: State | None) -> list[Draft
 
 
 def policy_draft(policy: Guarantee, key_check: bytes | None = None) -> Draft:
-    """Return what says a policy; the first one of a stream also says which key it has.
-
-    Raises:
-        ParameterError: The policy has a delta, which entries do not say.
-    """
-    if policy.delta:
-        raise ParameterError(
-            f"delta is {float(policy.delta):g}, but must be 0 in a ledger, whose policies are of pure epsilon"
-        )
+    """Return what says a policy; the first one of a stream also says which key it has."""
     said: dict[str, Any] = {
         "epsilon": str(policy.epsilon),
         "w": policy.w,
         "alpha": policy.alpha,
+        "delta": str(policy.delta),
         "neighbours": policy.neighbours,
         "entities": policy.entities,
         "entity": policy.entity,

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property, lru_cache
 from itertools import groupby
 from math import lcm
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optstream.errors import LedgerError, OptStreamError
 from optstream.ledger.database import raw
@@ -22,6 +22,7 @@ from optstream.mechanism.description import canonical
 from optstream.mechanism.description import digest as plan_digest
 from optstream.mechanism.plan import build
 from optstream.privacy import accounting
+from optstream.privacy.gaussian import rho_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,9 +37,20 @@ __all__ = ["LOST", "Plans", "PricedPlan", "Vector"]
 
 LOST = b"lost"
 """Stands for the plan of a period that may have left and is forgotten: it costs all that the policy allows."""
-Vector = tuple[int, tuple[int, ...]]
+Row = tuple[int, tuple[int, ...]]
 """A denominator, and for every window of w steps that meets a period what it costs, from that which begins w - 1 steps
 before the period on."""
+
+
+class Vector(NamedTuple):
+    """What the windows cost that meet a period, in every unit that adds up, with the delta that makes epsilon of it."""
+
+    rows: tuple[Row, ...]
+    delta: Fraction
+
+    def at(self, place: int) -> Fraction:
+        """Return the epsilon of a window."""
+        return accounting.price([Fraction(values[place], denominator) for denominator, values in self.rows], self.delta)
 
 
 @dataclass(frozen=True)
@@ -92,7 +104,7 @@ class Plans:
         self._database = database
         self._rows: dict[bytes, _Row] = {}
         self._mechanisms: dict[bytes, OptStream] = {}
-        self._own: dict[tuple[bytes, int], Vector] = {}
+        self._own: dict[tuple[bytes, int, Fraction], Vector] = {}
         self.across = lru_cache(maxsize=1 << 14)(_across)
 
     def write(self, change: Transaction, made: PricedPlan) -> tuple[bytes, ...]:
@@ -127,17 +139,16 @@ class Plans:
         digest = self.digest(made)
         return tuple(sorted({made, *(other for other in view.larger if self.digest(other) == digest)}))
 
-    def vector(self, key: tuple[bytes, ...], w: int) -> Vector:
+    def vector(self, key: tuple[bytes, ...], w: int, delta: Fraction) -> Vector:
         """Return what the windows over a period cost: the largest of what its plans say."""
         if key[:1] == (LOST,):
             full = Fraction(key[1].decode())
-            return full.denominator, (full.numerator,) * (2 * w - 1)
-        vectors = [self._vector(made, w) for made in key]
+            units = [full, rho_from(full, delta)] if delta else [full]
+            return Vector(tuple((unit.denominator, (unit.numerator,) * (2 * w - 1)) for unit in units), delta)
+        vectors = [self._vector(made, w, delta) for made in key] or [_nothing(w, delta)]
         if len(vectors) == 1:
             return vectors[0]
-        common = lcm(1, *(denominator for denominator, _ in vectors))
-        rows = [[value * (common // denominator) for value in values] for denominator, values in vectors]
-        return common, tuple(max(column) for column in zip(*rows, strict=True)) if rows else (0,) * (2 * w - 1)
+        return Vector(tuple(map(_largest, zip(*(vector.rows for vector in vectors), strict=True))), delta)
 
     def price(self, view: View, period: int, charged: Mapping[int, bytes] | None = None) -> Fraction:
         """Return the worst cost of any window that meets a period.
@@ -151,7 +162,7 @@ class Plans:
 
     def prices(self, view: View, first: int, last: int, charged: Mapping[int, bytes] | None = None) -> Fraction:
         """Return the worst cost of any window that meets any period from the first to the last."""
-        w, charged, states = view.policy.w, charged or {}, view.states
+        charged, states = charged or {}, view.states
         # Many periods in a row have the same plan: each kind of pair is priced once.
         own: set[bytes] = set()
         pairs: set[tuple[bytes, bytes]] = set()
@@ -174,17 +185,15 @@ class Plans:
             own, pairs = own - {LOST}, {pair for pair in pairs if LOST not in pair}
         else:
             full = []
-        full += [self._inside(view, made, w) for made in own]
-        return max(full + [self._between(view, *pair, w) for pair in pairs if sliding])
+        full += [self._of(view, made).at(view.policy.w - 1) for made in own]
+        return max(full + [self._between(view, *pair) for pair in pairs if sliding])
 
-    def _inside(self, view: View, made: bytes, w: int) -> Fraction:
-        """Return the cost of the window that is a period."""
-        denominator, values = self.vector(self.key(view, made), w)
-        return Fraction(values[w - 1], denominator)
+    def _of(self, view: View, made: bytes) -> Vector:
+        return self.vector(self.key(view, made), view.policy.w, view.policy.delta)
 
-    def _between(self, view: View, one: bytes, other: bytes, w: int) -> Fraction:
+    def _between(self, view: View, one: bytes, other: bytes) -> Fraction:
         """Return the worst cost of a window that meets two periods."""
-        vectors = (self.vector(self.key(view, made), w) for made in (one, other))
+        vectors = (self._of(view, made) for made in (one, other))
         return max((cost for _, _, cost in self.across(*vectors)), default=Fraction(0))
 
     def problems(self, reading: Transaction) -> list[str]:
@@ -204,19 +213,21 @@ class Plans:
 
     def worst(self, made: bytes, guarantee: Guarantee) -> Fraction:
         """Return what a period of a plan costs on its own, in its worst window."""
-        denominator, values = self._vector(made, guarantee.w)
-        return Fraction(max(values), denominator)
+        return accounting.worst_window(self.costs(made), guarantee.w, guarantee.delta)
 
-    def _vector(self, made: bytes, w: int) -> Vector:
-        if (made, w) not in self._own:
-            first, windows = accounting.window_costs(self._row(made).costs, w)
-            by_start = dict(enumerate(windows, first))
-            costs = [by_start.pop(start, Fraction(0)) for start in range(1 - w, w)]
-            if any(by_start.values()):
-                raise LedgerError(f"the plan {made.hex()[:12]} costs something outside its period")
-            common = lcm(1, *(cost.denominator for cost in costs))
-            self._own[made, w] = common, tuple(int(cost * common) for cost in costs)
-        return self._own[made, w]
+    def _vector(self, made: bytes, w: int, delta: Fraction) -> Vector:
+        if (made, w, delta) not in self._own:
+            first, units = accounting.window_units(self._row(made).costs, w, delta)
+            rows = []
+            for windows in units:
+                by_start = dict(enumerate(windows, first))
+                costs = [by_start.pop(start, Fraction(0)) for start in range(1 - w, w)]
+                if any(by_start.values()):
+                    raise LedgerError(f"the plan {made.hex()[:12]} costs something outside its period")
+                common = lcm(1, *(cost.denominator for cost in costs))
+                rows.append((common, tuple(int(cost * common) for cost in costs)))
+            self._own[made, w, delta] = Vector(tuple(rows), delta)
+        return self._own[made, w, delta]
 
     def _row(self, made: bytes) -> _Row:
         if made not in self._rows:
@@ -239,14 +250,33 @@ def _id(description: str, costs: str) -> bytes:
     return digest_of(digest_of(description.encode()) + costs.encode())
 
 
-def _across(before: Vector, after: Vector) -> tuple[tuple[int, int, Fraction], ...]:
-    """Return runs of windows that meet two periods, as first and last step in the first of them, and their cost."""
+def _nothing(w: int, delta: Fraction) -> Vector:
+    return Vector(((1, (0,) * (2 * w - 1)),) * (2 if delta else 1), delta)
+
+
+def _largest(rows: Sequence[Row]) -> Row:
+    """Return the largest cost of every window."""
+    common = lcm(1, *(denominator for denominator, _ in rows))
+    shared = [[value * (common // denominator) for value in values] for denominator, values in rows]
+    return common, tuple(max(column) for column in zip(*shared, strict=True))
+
+
+def _sums(before: Row, after: Row) -> tuple[int, list[int]]:
+    """Return a denominator, and what the windows cost that meet two periods."""
     common = lcm(before[0], after[0])
     w = (len(before[1]) + 1) // 2
     own, other = common // before[0], common // after[0]
-    total = [before[1][w - 1 + step] * own + after[1][step - 1] * other for step in range(1, w)]
+    return common, [before[1][w - 1 + step] * own + after[1][step - 1] * other for step in range(1, w)]
+
+
+def _across(before: Vector, after: Vector) -> tuple[tuple[int, int, Fraction], ...]:
+    """Return runs of windows that meet two periods, as first and last step in the first of them, and their cost."""
+    sums = [_sums(*rows) for rows in zip(before.rows, after.rows, strict=True)]
     runs = []
-    for cost, run in groupby(enumerate(total, 1), key=lambda window: window[1]):
+    for costs, run in groupby(
+        enumerate(zip(*(totals for _, totals in sums), strict=True), 1), key=lambda step: step[1]
+    ):
         steps: Sequence[int] = [step for step, _ in run]
-        runs.append((steps[0], steps[-1], Fraction(cost, common)))
+        units = [Fraction(cost, common) for cost, (common, _) in zip(costs, sums, strict=True)]
+        runs.append((steps[0], steps[-1], accounting.price(units, before.delta)))
     return tuple(runs)

@@ -20,12 +20,13 @@ from optstream.ledger.entries import CHARGES, Draft
 from optstream.ledger.log import LARGEST, POOL, Share
 from optstream.ledger.records import Window
 from optstream.privacy import accounting
+from optstream.privacy.budget import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from optstream.ledger.log import Log, View
-    from optstream.ledger.plans import Plans
+    from optstream.ledger.plans import Plans, Row
 
 __all__ = ["Pools", "member_draft", "share_drafts"]
 
@@ -37,7 +38,7 @@ class Pools:
         """Start without knowing any."""
         self._log, self._plans = log, plans
         self._views: dict[str, View] = {}
-        self._vectors: dict[tuple[tuple[bytes, ...], int], tuple[int, int, tuple[int, ...]]] = {}
+        self._vectors: dict[tuple[tuple[bytes, ...], int, Fraction], tuple[int, tuple[Row, ...]]] = {}
 
     def together(self, parts: Sequence[tuple[View, Sequence[Draft]]]) -> list[tuple[View, Sequence[Draft]]]:
         """Return what is to be appended to the logs of streams together with what belongs to those of their pools.
@@ -156,22 +157,20 @@ class Pools:
         if price > view.policy.epsilon:
             raise BudgetError(
                 f"releasing this would make a window over all members of the pool {view.stream.removeprefix(POOL)!r} "
-                f"cost {price}, but its policy allows {view.policy.epsilon}; nothing was released"
+                f"cost {shown(price) if view.policy.delta else price}, but its policy allows "
+                f"{view.policy.epsilon}; nothing was released"
             )
 
     def costs(self, view: View, shares: Mapping[Share, bytes], first: int, stop: int) -> tuple[int, dict[int, int]]:
         """Return what windows cost that begin at ``first <= t < stop`` and meet a charge, with their denominator."""
         w = view.policy.w
         counts = Counter((self._plans.key(view, made), share.start) for share, made in shares.items() if made)
-        vectors = [(self._vector(key, w), start, count) for (key, start), count in counts.items()]
-        common = lcm(1, *(vector[1] for vector, _, _ in vectors))
-        totals: dict[int, int] = {}
-        for (offset, denominator, values), start, count in vectors:
-            factor = count * (common // denominator)
-            begin = start + offset
-            low, high = max(first - begin, 0), max(min(stop - begin, len(values)), 0)
-            for at, value in enumerate(values[low:high], begin + low):
-                totals[at] = totals.get(at, 0) + value * factor
+        vectors = [(self._vector(key, w, view.policy.delta), start, count) for (key, start), count in counts.items()]
+        sums = [
+            _totals([(start + begin, rows[unit], count) for (begin, rows), start, count in vectors], first, stop)
+            for unit in range(2 if view.policy.delta else 1)
+        ]
+        common, totals = sums[0] if len(sums) == 1 else _prices(sums, view.policy.delta)
         if view.policy.neighbours == "aligned":
             totals = {at: total for at, total in totals.items() if at % w == 0}
         return common, totals
@@ -193,19 +192,43 @@ class Pools:
                 merged.append(Window(begin, begin, rest))
         return merged
 
-    def _vector(self, key: tuple[bytes, ...], w: int) -> tuple[int, int, tuple[int, ...]]:
-        """Return what windows over a period cost: the first of them, a denominator, and the values; the largest."""
-        if (key, w) not in self._vectors:
-            largest: dict[int, Fraction] = {}
+    def _vector(self, key: tuple[bytes, ...], w: int, delta: Fraction) -> tuple[int, tuple[Row, ...]]:
+        """Return what windows over a period cost: the first of them, and in every unit the largest."""
+        if (key, w, delta) not in self._vectors:
+            largest: list[dict[int, Fraction]] = [{} for _ in range(2 if delta else 1)]
             for made in key:
-                first, windows = accounting.window_costs(self._plans.costs(made), w)
-                for begin, cost in enumerate(windows, first):
-                    largest[begin] = max(cost, largest.get(begin, Fraction(0)))
-            begin, end = min(largest, default=0), max(largest, default=-1)
-            costs = [largest.get(at, Fraction(0)) for at in range(begin, end + 1)]
-            common = lcm(1, *(cost.denominator for cost in costs))
-            self._vectors[key, w] = begin, common, tuple(int(cost * common) for cost in costs)
-        return self._vectors[key, w]
+                first, units = accounting.window_units(self._plans.costs(made), w, delta)
+                for most, windows in zip(largest, units, strict=True):
+                    for begin, cost in enumerate(windows, first):
+                        most[begin] = max(cost, most.get(begin, Fraction(0)))
+            begin, end = min(largest[0], default=0), max(largest[0], default=-1)
+            rows = []
+            for most in largest:
+                costs = [most.get(at, Fraction(0)) for at in range(begin, end + 1)]
+                common = lcm(1, *(cost.denominator for cost in costs))
+                rows.append((common, tuple(int(cost * common) for cost in costs)))
+            self._vectors[key, w, delta] = begin, tuple(rows)
+        return self._vectors[key, w, delta]
+
+
+def _totals(parts: Sequence[tuple[int, Row, int]], first: int, stop: int) -> tuple[int, dict[int, int]]:
+    """Return the sums of one unit in the windows from one to another: rows by their first window, so many of each."""
+    common = lcm(1, *(row[0] for _, row, _ in parts))
+    totals: dict[int, int] = {}
+    for begin, (denominator, values), count in parts:
+        factor = count * (common // denominator)
+        low, high = max(first - begin, 0), max(min(stop - begin, len(values)), 0)
+        for at, value in enumerate(values[low:high], begin + low):
+            totals[at] = totals.get(at, 0) + value * factor
+    return common, totals
+
+
+def _prices(sums: Sequence[tuple[int, dict[int, int]]], delta: Fraction) -> tuple[int, dict[int, int]]:
+    """Return the epsilon of windows from their sums in every unit."""
+    spent = {at: tuple(Fraction(totals[at], common) for common, totals in sums) for at in sums[0][1]}
+    prices = {units: accounting.price(units, delta) for units in set(spent.values())}
+    common = lcm(1, *(price.denominator for price in prices.values()))
+    return common, {at: int(prices[units] * common) for at, units in spent.items()}
 
 
 def member_draft(stream: str, w: int) -> Draft:

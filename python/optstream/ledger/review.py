@@ -32,13 +32,13 @@ def windows_left(view: View, plans: Plans) -> list[Window]:
 def _windows(view: View, plans: Plans) -> Iterator[Window]:
     policy = view.policy
     w, allowed, aligned = policy.w, policy.epsilon, policy.neighbours == "aligned"
-    nothing = plans.vector((), w)
+    nothing = plans.vector((), w, policy.delta)
     left: dict[Fraction, Fraction] = {}
     before = None
     lost = {period for _, last in view.lost for period in range(last + 1) if view.is_lost(period)}
     for period in sorted({period for period, state in view.states.items() if state.plan} | lost):
         key = plans.key(view, LOST if period in lost else view.states[period].plan)
-        vector = plans.vector(key, w)
+        vector = plans.vector(key, w, policy.delta)
         if not aligned:
             pairs = [(period - 1, nothing, vector)]
             if before is not None:
@@ -51,7 +51,7 @@ def _windows(view: View, plans: Plans) -> Iterator[Window]:
                 for first, last, cost in plans.across(one, other):
                     rest = Fraction(0) if forgotten else left.setdefault(cost, allowed - cost)
                     yield Window(number * w + first, number * w + last, rest)
-        cost = Fraction(vector[1][w - 1], vector[0])
+        cost = vector.at(w - 1)
         yield Window(period * w, period * w, allowed - cost)
         before = period, vector
     if before is not None and not aligned:

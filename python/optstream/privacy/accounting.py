@@ -32,8 +32,8 @@ from itertools import accumulate
 from math import lcm
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, assert_never
 
-from optstream.errors import DataError
-from optstream.privacy.gaussian import WORTH, epsilon_from, rho_from
+from optstream.errors import DataError, ParameterError
+from optstream.privacy.gaussian import LARGEST_EPSILON, WORTH, epsilon_from, rho_from
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -52,12 +52,14 @@ __all__ = [
     "held",
     "largest_factor",
     "moved",
+    "price",
     "rho_spent",
     "room_after",
     "scaled",
     "to_data",
     "window_costs",
     "window_parts",
+    "window_units",
     "worst_window",
 ]
 
@@ -178,6 +180,38 @@ class _Part(NamedTuple):
     def most(self) -> Fraction:
         """Return the most that any window costs."""
         return self.fraction(max(self.counts, default=0))
+
+
+def window_units(costs: Sequence[Cost], w: int, delta: Fraction) -> tuple[int, list[list[Fraction]]]:
+    """Return the first window, and what windows cost in every unit that adds up over whatever else they meet.
+
+    That is pure epsilon; with a delta also rho, and then a window with Gaussian noise costs more in the first unit than
+    any guarantee allows. See :func:`price`.
+
+    >>> window_units([SquareCosts(0, (1,), Fraction(1, 9))], 1, Fraction(1, 10**6))
+    (0, [[Fraction(101, 1)], [Fraction(1, 9)]])
+    """
+    if not delta:
+        begin, pure = window_costs(costs, w)
+        return begin, [pure]
+    parts = window_parts(costs, w)
+    pure = [Fraction(LARGEST_EPSILON + 1) if noisy else epsilon for epsilon, noisy, _ in parts.windows]
+    return parts.begin, [pure, parts.rho.fractions()]
+
+
+def price(units: Sequence[Fraction], delta: Fraction) -> Fraction:
+    """Return the epsilon of a window from its sums in every unit; one above all guarantees if it is beyond them.
+
+    >>> price([Fraction(1, 3)], Fraction(0)), price([Fraction(102), Fraction(10**6)], Fraction(1, 10**6))
+    (Fraction(1, 3), Fraction(101, 1))
+    """
+    pure, *rest = units
+    if not rest or pure <= LARGEST_EPSILON:
+        return pure
+    try:
+        return epsilon_from(rest[0], delta)
+    except ParameterError:
+        return Fraction(LARGEST_EPSILON + 1)
 
 
 class Parts(NamedTuple):

@@ -242,6 +242,7 @@ class View:
         return {
             "policy": {
                 "epsilon": exact(policy.epsilon),
+                "delta": exact(policy.delta),
                 "w": policy.w,
                 "alpha": policy.alpha,
                 "neighbours": policy.neighbours,
@@ -255,6 +256,7 @@ class View:
             else {
                 "name": budget.pool.name,
                 "epsilon": exact(budget.pool.policy.epsilon),
+                "delta": exact(budget.pool.policy.delta),
                 "w": budget.pool.policy.w,
                 "left": exact(budget.pool.left),
             },
