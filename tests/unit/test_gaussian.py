@@ -182,6 +182,14 @@ def test_conversions_invert_each_other_on_the_safe_side(epsilon: Fraction, digit
     assert rho * (1 - Fraction(1, 10**9)) <= rho_of(1024, 1024 / ratio) <= rho
 
 
+@pytest.mark.parametrize(("rho", "digits"), [("2.38", 30), ("4.72e-6", 29), ("1e-18", 2), ("20", 30), ("1e-9", 30)])
+def test_the_epsilon_of_any_rho_is_found(rho: str, digits: int) -> None:
+    delta, place = Fraction(1, 10**digits), Fraction(1, 10**18)
+    epsilon = epsilon_from(Fraction(rho), delta)
+    assert delta_of(epsilon, Fraction(rho)) <= delta
+    assert epsilon == place or delta_of(epsilon - 2 * place, Fraction(rho)) > delta * (1 - Fraction(1, 10**15))
+
+
 @pytest.mark.parametrize(
     ("w", "printed"),
     [(48, (201, 23.4, 6.6)), (168, (376, 43.7, 12.3)), (336, (531, 61.8, 17.5)), (1440, (1099, 128, 36))],

@@ -243,7 +243,12 @@ def epsilon_from(rho: Fraction, delta: Fraction) -> Fraction:
     for extra in (0, 1, 2, 10, 10**6):
         if _keeps(found := (place + extra) * unit, delta, rho):
             return found
-    raise AssertionError("the search for epsilon has failed")
+    # Newton's steps are short where delta is tiny: halving always ends.
+    few, enough = 1, LARGEST_EPSILON * 10**18
+    while enough - few > 1:
+        middle = (few + enough) // 2
+        few, enough = (few, middle) if _keeps(middle * unit, delta, rho) else (middle, enough)
+    return enough * unit
 
 
 def _start(rho: float, delta: float) -> Decimal:
