@@ -7,9 +7,6 @@ same way, and the loss is
 
 * for a sum with Laplace noise of scale b: the weights of the changed steps times A / b;
 * for a block with cube noise of scale b: the largest such change of any of its values, times A / b.
-
-With Gaussian noise in a window all is added up in rho and made an epsilon in the end: for a sum the square of what it
-moves by over twice the variance that continuous noise of the same worth has, for a pure loss its square times pi / 4.
 """
 
 from __future__ import annotations
@@ -23,7 +20,6 @@ import numpy as np
 
 from optstream import _core as real
 from optstream.mechanism import calibration, per_step
-from optstream.privacy.gaussian import HIDDEN, WORTH, epsilon_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,27 +37,8 @@ class Draw:
     drawn: frozenset[int] | None = None
     """The measurements that were drawn, if they are drawn one by one; else all."""
 
-    def rho(self, window: range) -> Fraction:
-        """Return what the worst change within a window reveals, in rho."""
-        if not self.plan.gaussian:
-            return WORTH * self.loss(window) ** 2
-        moved = [step in window for step in self.steps]
-        sums = [
-            (multiple * sum(moved[start:stop]), Fraction(*self.plan.sample_scale))
-            for start, stop, multiple in self.plan.runs
-        ]
-        for (labels, _), scale in zip(self.plan.features, self.plan.feature_scales, strict=True):
-            cells = [
-                sum(one for one, label in zip(moved, labels, strict=True) if label == cell) for cell in set(labels)
-            ]
-            sums += [(cell, Fraction(*scale)) for cell in cells]
-        return sum(
-            (Fraction(self.plan.sensitivity * change) ** 2 / (2 * (sigma**2 - HIDDEN)) for change, sigma in sums),
-            Fraction(0),
-        )
-
     def loss(self, window: range) -> Fraction:
-        """Return what the worst change within a window reveals of pure noise."""
+        """Return what the worst change within a window reveals."""
         moved = [step in window for step in self.steps]
         scale = Fraction(*self.plan.sample_scale)
         changes = [
@@ -120,8 +97,6 @@ class RecordedPlan:
         self._grid, self.w = parameters["grid"], parameters["w"]
         self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
         self.blocks: Sequence[int] | None = parameters["blocks"]
-        self.gaussian: bool = parameters["gaussian"]
-        self.features: Sequence[tuple[Sequence[int], Any]] = parameters["features"]
 
     @property
     def real(self) -> real.Plan:
@@ -191,22 +166,10 @@ def record(monkeypatch: pytest.MonkeyPatch, *, by_steps: bool = False) -> Record
 
 
 def worst_loss(
-    draws: Sequence[Draw],
-    w: int,
-    meeting: Sequence[Draw] | None = None,
-    *,
-    aligned: bool = False,
-    delta: Fraction = Fraction(0),
+    draws: Sequence[Draw], w: int, meeting: Sequence[Draw] | None = None, *, aligned: bool = False
 ) -> Fraction:
     """Return the exact loss of the worst window over some draws, of those windows that meet others of them."""
     wanted = {step for draw in (draws if meeting is None else meeting) for step in draw.steps}
     windows = {range(first, first + w) for step in wanted for first in range(step - w + 1, step + 1)}
     windows = {window for window in windows if not aligned or window.start % w == 0}
-    return max((_loss(draws, window, delta) for window in windows), default=Fraction(0))
-
-
-def _loss(draws: Sequence[Draw], window: range, delta: Fraction) -> Fraction:
-    """Return the epsilon of a window."""
-    if any(draw.plan.gaussian and draw.rho(window) for draw in draws):
-        return epsilon_from(sum((draw.rho(window) for draw in draws), Fraction(0)), delta)
-    return sum((draw.loss(window) for draw in draws if not draw.plan.gaussian), Fraction(0))
+    return max((sum((draw.loss(window) for draw in draws), Fraction(0)) for window in windows), default=Fraction(0))

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 W = 4
 BOUNDS = (0, 2**20)
-DELTA = Fraction(1, 10**6)
 SLIGHTLY = Fraction(1, 2**30)
 """Scales are fractions of 64 bits that are rounded up, never down; nothing is forgiven beyond this."""
 
@@ -49,15 +48,13 @@ TREE = ops.Hierarchy({"all": None, "a": "all", "b": "all"})
 
 @st.composite
 def mechanisms(draw: st.DrawFn) -> ops.OptStream:
-    delta = draw(st.sampled_from([Fraction(0), DELTA]))
-    epsilon = draw(st.sampled_from([Fraction(1), Fraction(1, 2), Fraction(2)]))
-    guarantee = ops.Guarantee(epsilon=epsilon, w=W, delta=delta)
+    guarantee = ops.Guarantee(epsilon=draw(st.sampled_from([Fraction(1), Fraction(1, 2), Fraction(2)])), w=W)
     if draw(st.booleans()) and draw(st.booleans()):
         return ops.OptStream.auto(guarantee, bounds=BOUNDS, season=1)
     return ops.OptStream(
         guarantee,
         sample=draw(SAMPLES),
-        perturb=draw(NOISES | st.just(ops.GaussianNoise()) if delta else NOISES),
+        perturb=draw(NOISES),
         bounds=BOUNDS,
         features=draw(st.sampled_from([(), (ops.Feature.total(W),)])),
         reconstruct=draw(FOLLOWS),
@@ -104,7 +101,7 @@ class Paths(RuleBasedStateMachine):
     def check_statement(self, statement: ops.Statement, new: list[Draw]) -> None:
         assert new
         self.chain += new
-        loss = worst_loss(self.chain, W, new, delta=statement.guarantee.delta)
+        loss = worst_loss(self.chain, W, new)
         assert loss <= statement.epsilon + SLIGHTLY, (loss, statement.epsilon)
 
     def goes_on(self, handed: Any) -> int:
@@ -137,7 +134,7 @@ class Paths(RuleBasedStateMachine):
     @precondition(lambda self: self.last is not None and self.state is not None)
     @rule(epsilon=st.sampled_from([Fraction(1), Fraction(2)]))
     def tune_on_the_last_release(self, epsilon: Fraction) -> None:
-        guarantee = ops.Guarantee(epsilon=epsilon, w=W, delta=self.last.statement.guarantee.delta)
+        guarantee = ops.Guarantee(epsilon=epsilon, w=W)
         if isinstance(self.last, ops.TreeRelease):
             return
         found = ops.tune(guarantee, replace(self.last, state=self.state), bounds=BOUNDS, season=1)
@@ -331,28 +328,6 @@ class TestWhatWasFound:
         (release,) = after.push_many(range(W, 2 * W), [float(step + 1) for step in range(W, 2 * W)])
         loss = worst_loss(recorder.draws, W, recorder.draws[-1:])
         assert loss <= release.statement.epsilon + SLIGHTLY <= epsilon + SLIGHTLY
-
-    @pytest.mark.parametrize(
-        "noises", [(ops.GaussianNoise(), ops.LaplaceNoise()), (ops.CubeNoise(), ops.GaussianNoise())]
-    )
-    def test_pure_and_gaussian_noise_share_the_windows_over_a_change(
-        self, monkeypatch: pytest.MonkeyPatch, noises: tuple[Any, Any]
-    ) -> None:
-        recorder = record(monkeypatch)
-        old, new = (
-            ops.OptStream(
-                ops.Guarantee(epsilon=1, w=W, delta=DELTA), sample=ops.EqualSampling(2), bounds=BOUNDS, perturb=noise
-            )
-            for noise in noises
-        )
-        x = np.arange(1.0, W + 1)
-        first = old.release(x)
-        try:
-            second = new.release(x + W, state=first.state)
-        except ops.BudgetError:
-            assert len(recorder.draws) == 1
-            second = new.release(x + 2 * W, state=first.state, period=2)
-        assert worst_loss(recorder.draws, W, recorder.draws[-1:], delta=DELTA) <= second.statement.epsilon <= 1
 
     def test_without_room_nothing_is_released(self, monkeypatch: pytest.MonkeyPatch) -> None:
         recorder = record(monkeypatch)

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import optstream as ops
-from optstream.ledger.plans import PricedPlan
+from optstream.ledger.plans import PricedPlan, Vector
 from optstream.privacy import accounting
+from optstream.privacy.gaussian import rho_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -264,8 +265,14 @@ def test_a_statement_is_not_about_periods_farther_away(tmp_path: Path) -> None:
 def test_the_larger_of_two_prices_is_taken_window_by_window(tmp_path: Path) -> None:
     with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
         plans = ledger._plans
-        plans._own[b"one", 2] = (2, (1, 1, 1))
-        plans._own[b"two", 2] = (3, (2, 0, 1))
-        assert plans.vector((b"one", b"two"), 2) == (6, (4, 3, 3))
-        assert plans.vector((), 2) == (1, (0, 0, 0))
-        assert plans.vector((b"lost", b"3/2"), 2) == (2, (3, 3, 3))
+        pure, delta = Fraction(0), Fraction(1, 10**6)
+        plans._own[b"one", 2, pure] = Vector(((2, (1, 1, 1)),), pure)
+        plans._own[b"two", 2, pure] = Vector(((3, (2, 0, 1)),), pure)
+        assert plans.vector((b"one", b"two"), 2, pure).rows == ((6, (4, 3, 3)),)
+        assert plans.vector((), 2, pure).rows == ((1, (0, 0, 0)),)
+        assert plans.vector((b"lost", b"3/2"), 2, pure).rows == ((2, (3, 3, 3)),)
+        # With a delta there is a second unit, in which the whole policy is lost too.
+        rho = rho_from(Fraction(3, 2), delta)
+        lost = plans.vector((b"lost", b"3/2"), 2, delta)
+        assert lost.rows == ((2, (3, 3, 3)), (rho.denominator, (rho.numerator,) * 3))
+        assert plans.vector((), 2, delta).at(0) == 0
