@@ -357,6 +357,7 @@ PUBLIC: dict[str, Case] = {
     "Ledger.set_policy": on_ledger("set_policy", {"stream": NAMES, "policy": st.just(GUARANTEE)}),
     "Ledger.remaining": on_ledger("remaining", {"stream": NAMES}),
     "Ledger.head": on_ledger("head", {"stream": NAMES}),
+    "Ledger.pool_price": on_ledger("pool_price", {"pool": NAMES, "first": COUNTS, "last": COUNTS}),
     "Ledger.window_price": on_ledger("window_price", {"stream": NAMES, "first": COUNTS, "last": COUNTS}),
     "Ledger.void": on_ledger("void", {"stream": NAMES, "period": COUNTS, "why": st.text(max_size=9)}),
     "Ledger.history": on_ledger("history", {"stream": NAMES}),
@@ -480,6 +481,7 @@ PUBLIC: dict[str, Case] = {
     "StepRelease": Case(stepped, {"x": st.lists(OBSERVATIONS, max_size=6)}, junk=st.lists(JUNK, max_size=3)),
     "StepRelease.interval": Case(lambda level: stepped([1.0])[0].interval(level=level), {"level": st.floats(0, 1)}),
     "Stream.flush": of("flush", {"on": STREAMS}),
+    "Stream.released_steps": of("released_steps", {"on": STREAMS, "period": COUNTS}),
     "aggregate": Case(
         ops.aggregate,
         {

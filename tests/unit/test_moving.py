@@ -14,6 +14,7 @@ from cost_examples import chosen, cost_of_change, spreads, steps, touches
 from hypothesis import given, settings
 
 import optstream as ops
+from optstream.cli.parameters import mechanism_of
 from optstream.mechanism.description import describe
 from optstream.mechanism.plan import build
 from optstream.privacy.accounting import SpreadCost, StepCosts, from_data, held, moved, to_data, worst_window
@@ -215,6 +216,15 @@ class TestPrice:
         damaged = [{**to_data(costs)[0], "runs": [[0, 2, 5]]}]
         with pytest.raises(ops.DataError, match="costs hold something else"):
             from_data(damaged)
+
+
+def test_the_command_line_gives_a_tree_its_fine_grid(tmp_path: Path) -> None:
+    tree = tmp_path / "city.json"
+    tree.write_text('{"city": ["a", "b", "c"]}')
+    flags: dict[str, Any] = {"epsilon": "1", "w": 4, "alpha": 1.0, "lower": 0.0, "upper": 100.0, "k": 2}
+    found = mechanism_of(**flags, entities="moving", entity="rider", hierarchy=tree)
+    assert found == made(moving(4))
+    assert found.grid == 2.0**-12
 
 
 class TestGuarantee:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 import polars as pl
 import typer
 
+from optstream import _core
 from optstream.cli.exits import UsageError
 from optstream.errors import ParameterError
 from optstream.mechanism.members import read_pool_plan
@@ -122,7 +123,10 @@ def mechanism_of(
         return mechanism
     if mechanism.hierarchy is not None:
         raise UsageError("--hierarchy does not go with --plan: the plan file has a hierarchy")
-    return mechanism.changed(hierarchy=read_hierarchy(hierarchy), level_split=None)
+    # The default grid depends on how many leaves there are.
+    usual = mechanism.grid == _core.default_grid(mechanism.guarantee.alpha)
+    grid = None if usual else mechanism.grid
+    return mechanism.changed(hierarchy=read_hierarchy(hierarchy), level_split=None, grid=grid)
 
 
 def _planned(plan: Path, member: str | None) -> OptStream:
