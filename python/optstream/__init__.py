@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from optstream.mechanism.tuning import Tuning, tune
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
+    from optstream.pipeline.panel import Panel
     from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
     from optstream.pipeline.reconstruction import Linear
     from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
@@ -84,6 +85,7 @@ _HOMES = {
     "Linear": "optstream.pipeline.reconstruction",
     "OptStream": "optstream.mechanism.optstream",
     "OptStreamError": "optstream.errors",
+    "Panel": "optstream.pipeline.panel",
     "ParameterError": "optstream.errors",
     "ParameterTypeError": "optstream.errors",
     "PoolPlan": "optstream.mechanism.members",
@@ -134,6 +136,7 @@ __all__ = [
     "Linear",
     "OptStream",
     "OptStreamError",
+    "Panel",
     "ParameterError",
     "ParameterTypeError",
     "PoolPlan",

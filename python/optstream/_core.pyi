@@ -15,12 +15,14 @@ __all__ = [
     "Track",
     "above_threshold",
     "choice_hashes",
+    "combined",
     "cube",
     "default_grid",
     "finish_steps",
     "gaussian",
     "laplace",
     "measure_step",
+    "principal",
     "quantise",
     "sensitivity",
     "update_filters",
@@ -48,6 +50,10 @@ class Filter:
     def alarm(self) -> tuple[int, float] | None: ...
     @property
     def renewed(self) -> int | None: ...
+    @property
+    def density(self) -> float: ...
+    @property
+    def level(self) -> tuple[float, float] | None: ...
     @property
     def room(self) -> float: ...
     @property
@@ -168,6 +174,8 @@ class Product:
     ) -> NDArray[np.float64]: ...
 
 def choice_hashes(text: str, lengths: NDArray[np.uint64]) -> NDArray[np.uint64]: ...
+def combined(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]: ...
+def principal(moments: NDArray[np.float64]) -> NDArray[np.float64]: ...
 def update_filters(
     filters: Sequence[Filter],
     period: int,

@@ -261,7 +261,13 @@ PUBLIC: dict[str, Case] = {
     "Linear": Case(ops.Linear),
     "Estimate": Case(
         ops.Estimate,
-        {"memory": st.booleans(), "smooth": st.booleans(), "season": st.integers(0, 9), "revise": st.booleans()},
+        {
+            "memory": st.booleans(),
+            "smooth": st.booleans(),
+            "season": st.integers(0, 9),
+            "revise": st.booleans(),
+            "together": st.booleans(),
+        },
     ),
     "Feature": Case(
         lambda cells: repr(ops.Feature(cells)),
@@ -275,6 +281,12 @@ PUBLIC: dict[str, Case] = {
     "Hierarchy": Case(
         lambda parents: repr(ops.Hierarchy(parents)), {"parents": st.dictionaries(NODES, NODES, max_size=4)}
     ),
+    "Panel.nested": Case(ops.Panel.nested, {"tree": st.fixed_dictionaries({"all": JUNK})}),
+    "Panel.from_frame": Case(
+        ops.Panel.from_frame,
+        {"frame": st.sampled_from([FRAME, FRAME.to_pandas()]), "levels": st.just(["root", "leaf"])},
+    ),
+    "Panel": Case(lambda streams: repr(ops.Panel(streams)), {"streams": st.lists(NODES, max_size=4)}),
     "Hierarchy.nested": Case(ops.Hierarchy.nested, {"tree": st.fixed_dictionaries({"all": JUNK})}),
     "Hierarchy.from_frame": Case(
         ops.Hierarchy.from_frame,
@@ -528,7 +540,7 @@ INTERNAL = {
     "CubeNoise.sample_costs EqualSampling.steps EqualSampling.runs EqualSampling.selection_costs",
     "EqualSampling.sample_costs L1Sampling.reads L1Sampling.selection_costs L1Sampling.sample_costs",
     "L1Sampling.positives LaplaceNoise.blocks LaplaceNoise.sample_costs GaussianNoise.blocks",
-    "GaussianNoise.sample_costs Feature.refines Hierarchy.sums OptStream.read",
+    "GaussianNoise.sample_costs Feature.refines Hierarchy.sums Panel.sums OptStream.read",
     "OptStream.draw OptStream.assemble OptStream.assemble_period Ledger.release_parts Ledger.enrol Ledger.kept",
     "OptStream.changed OptStream.finish OptStream.following OptStream.remembered OptStream.variant",
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
@@ -653,6 +665,8 @@ CORE: dict[str, Case] = {
             ),
         },
     ),
+    "combined": Case(_core.combined, {"left": MATRICES, "right": MATRICES}),
+    "principal": Case(_core.principal, {"moments": MATRICES}),
     "update_filters": Case(
         _core.update_filters,
         {

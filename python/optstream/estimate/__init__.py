@@ -28,20 +28,23 @@ class Estimate:
         memory: Whether earlier periods inform later ones.
         smooth: Whether neighbouring steps inform each other.
         season: The number of periods after which weekdays repeat, such as 7 days; 1 for none.
+        together: Whether the streams of one level of a hierarchy, or of a panel, are estimated together where their
+            releases show that they move together.
         revise: Whether a release of several periods also carries ``revised`` values, which later periods inform too.
 
     Example:
         >>> Estimate()
-        Estimate(memory=True, smooth=True, season=7, revise=False)
+        Estimate(memory=True, smooth=True, season=7, revise=False, together=True)
     """
 
     memory: bool = True
     smooth: bool = True
     season: int = 7
     revise: bool = False
+    together: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("memory", "smooth", "revise"):
+        for name in ("memory", "smooth", "revise", "together"):
             if not isinstance(getattr(self, name), bool):
                 raise ParameterTypeError(f"{name} is of type {type(getattr(self, name)).__name__}, but must be a bool")
         if isinstance(self.season, bool) or not isinstance(self.season, int):

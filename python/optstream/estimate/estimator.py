@@ -17,6 +17,7 @@ from optstream import _core
 from optstream.errors import ParameterError
 from optstream.estimate.filter import Measured, revised
 from optstream.estimate.memory import Memory
+from optstream.estimate.rotation import Tracks
 from optstream.mechanism.tree_release import whole_sums
 
 if TYPE_CHECKING:
@@ -69,10 +70,11 @@ class Estimator:
 
     def fresh(self) -> Memory:
         """Return what is known before anything is released."""
-        below = [1]
+        below, alike = [1], []
         if self.hierarchy is not None:
             below = self.hierarchy.sums(np.ones(self.hierarchy.leaf_positions.size, dtype=np.int64)).tolist()
-        return Memory.fresh(self.estimate, self._first.guarantee.w, self._first.bounds, below)
+            alike = [level.tolist() for level in self.hierarchy.level_positions]
+        return Memory.fresh(self.estimate, self._first.guarantee.w, self._first.bounds, below, alike)
 
     def measured(self, parts: Parts, period: int) -> list[Measured]:
         """Return what was measured of each stream, from a drawn period or from a stored estimate of it."""
@@ -105,12 +107,13 @@ class Estimator:
             deviations=np.sqrt(variances),
         )
 
-    def tracks(self, memory: Memory, period: int) -> list[_core.Track]:
-        """Return what follows a period step by step, one for every stream, after what is remembered."""
+    def tracks(self, memory: Memory, period: int) -> Tracks:
+        """Return what follows a period of all streams step by step, after what is remembered."""
         depths = [0] if self.hierarchy is None else self.hierarchy.depths
         cells = self._first.cells(np.empty(0, dtype=np.int64))
         noise = [variances_of(level) for level in self.levels]
-        return [part.track(period, cells, noise[depth]) for part, depth in zip(memory.filters, depths, strict=True)]
+        alone = [part.track(period, cells, noise[depth]) for part, depth in zip(memory.filters, depths, strict=True)]
+        return Tracks(alone, memory.groups, period, cells, [noise[depths[group.places[0]]] for group in memory.groups])
 
     def revised(self, memory: Memory, history: Sequence[Sequence[Measured]]) -> Array:
         """Return all periods in the light of each other: an array of periods, streams and steps.
@@ -122,6 +125,9 @@ class Estimator:
         found = [
             revised(learnt, [period[stream] for period in history]) for stream, learnt in enumerate(memory.filters)
         ]
+        for group in memory.groups:
+            for place, moments in zip(group.places, group.revised(history) or (), strict=False):
+                found[place] = moments
         return np.stack(
             [
                 self.settled(

@@ -113,6 +113,16 @@ class Filter:
         return self._core.renewed
 
     @property
+    def density(self) -> float:
+        """The logarithm of the density that the likeliest model gave to what was measured last."""
+        return self._core.density
+
+    @property
+    def level(self) -> tuple[float, float] | None:
+        """Mean and standard deviation of the level before anything is measured, if something public is known."""
+        return self._core.level
+
+    @property
     def room(self) -> float:
         """How far the level is from the nearer end of where it may be: what means hide is at most twice as large."""
         return self._core.room

@@ -9,6 +9,7 @@ import numpy as np
 
 from optstream.errors import ParameterError
 from optstream.estimate.filter import Filter, Measured, update_all
+from optstream.estimate.rotation import MOST, Rotated
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,12 +30,29 @@ class Memory:
     filters: list[Filter]
     choice: dict[str, Any] = field(default_factory=dict)
     """The parameters of the last period that a mechanism which tunes itself may change; empty if there was none."""
+    groups: list[Rotated] = field(default_factory=list)
+    """The streams that are estimated together."""
 
     @classmethod
-    def fresh(cls, estimate: Estimate, w: int, bounds: tuple[float, float], streams: Sequence[int] = (1,)) -> Memory:
-        """Return what is known before anything is released: sums of so many streams lie within so many bounds."""
+    def fresh(
+        cls,
+        estimate: Estimate,
+        w: int,
+        bounds: tuple[float, float],
+        streams: Sequence[int] = (1,),
+        alike: Sequence[Sequence[int]] = (),
+    ) -> Memory:
+        """Return what is known before anything is released.
+
+        Args:
+            estimate: How values follow.
+            w: Number of steps of a period.
+            bounds: Of one stream.
+            streams: How many of these each stream is a sum of.
+            alike: The places of streams that are measured with the same noise.
+        """
         low, high = bounds
-        return cls(
+        made = cls(
             [
                 Filter(
                     w,
@@ -46,6 +64,10 @@ class Memory:
                 for count in streams
             ]
         )
+        if estimate.together and estimate.memory:
+            parts = (group[first : first + MOST] for group in alike for first in range(0, len(group), MOST))
+            made.groups = [Rotated(tuple(part)) for part in parts if len(part) > 1]
+        return made
 
     @property
     def last(self) -> int | None:
@@ -65,15 +87,23 @@ class Memory:
     def update(self, measured: Sequence[Measured]) -> tuple[Array, Array]:
         """Take what was measured of each stream; return the means and variances of its steps, one row each."""
         found = update_all(self.filters, measured)
+        for group in self.groups:
+            for place, moments in zip(group.places, group.update(measured, self.filters, found), strict=True):
+                found[place] = moments
         return np.stack([means for means, _ in found]), np.stack([variances for _, variances in found])
 
     def fits(self, other: Memory) -> bool:
         """Whether two memories are of the same kind of estimate and of as many streams."""
-        return [part.kind for part in self.filters] == [part.kind for part in other.filters]
+        mine, theirs = ([part.kind for part in one.filters] for one in (self, other))
+        return mine == theirs and [group.places for group in self.groups] == [group.places for group in other.groups]
 
     def state(self) -> dict[str, Any]:
         """Return the memory as plain data for JSON."""
-        return {"filters": [part.state() for part in self.filters], "choice": self.choice}
+        return {
+            "filters": [part.state() for part in self.filters],
+            "choice": self.choice,
+            "groups": [group.state() for group in self.groups],
+        }
 
     def restored(self, state: Mapping[str, Any]) -> Memory:
         """Return the memory that :meth:`state` gave, which must be of the same kind as this one.
@@ -82,7 +112,8 @@ class Memory:
             ParameterError: It is not.
         """
         try:
-            made = Memory([Filter.from_state(part) for part in state["filters"]], dict(state["choice"]))
+            filters = [Filter.from_state(part) for part in state["filters"]]
+            made = Memory(filters, dict(state["choice"]), [Rotated.from_state(part) for part in state["groups"]])
         except (KeyError, TypeError, ValueError, AttributeError, IndexError):
             raise ParameterError("memory is not what a release or a stream gave, but must be") from None
         if not made.fits(self):

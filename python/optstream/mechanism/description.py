@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
+from optstream.pipeline.panel import Panel
 from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
@@ -46,7 +47,10 @@ KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] 
         "cube": (CubeNoise, (), ("block",)),
         "gaussian": (GaussianNoise, (), ()),
     },
-    "reconstruct": {"linear": (Linear, (), ()), "estimate": (Estimate, (), ("memory", "smooth", "season", "revise"))},
+    "reconstruct": {
+        "linear": (Linear, (), ()),
+        "estimate": (Estimate, (), ("memory", "smooth", "season", "revise", "together")),
+    },
 }
 """For each replaceable step its kinds: what is made, from which needed and which optional parameters."""
 
@@ -78,7 +82,7 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
         "split": [str(share) for share in mechanism.split],
         "calibration": mechanism.calibration,
         "weights": mechanism.weights,
-        **({} if hierarchy is None else {"hierarchy": _nested(hierarchy)}),
+        **({} if hierarchy is None else _together(hierarchy)),
         **({} if hierarchy is None else {"level_split": [str(share) for share in mechanism.level_split]}),
         **({"integers": True} if mechanism.integers else {}),
     }
@@ -166,8 +170,9 @@ def _described(name: str, step: Any) -> dict[str, Any]:
     kind = next(kind for kind, (made, _, _) in KINDS[name].items() if isinstance(step, made))
     _, needed, optional = KINDS[name][kind]
     content = {"kind": kind, **{key: getattr(step, key) for key in (*needed, *optional)}}
-    if content.get("constant_time") is True:
-        content.pop("constant_time")
+    for default in ("constant_time", "together"):
+        if content.get(default) is True:
+            content.pop(default)
     if content.get("cuts") is None:
         content.pop("cuts", None)
     else:
@@ -179,6 +184,11 @@ def _described(name: str, step: Any) -> dict[str, Any]:
 def _cuts(feature: Feature) -> Any:
     starts = [step for step in range(1, feature.w) if feature.labels[step] != feature.labels[step - 1]]
     return starts if len(starts) == feature.size - 1 else {"labels": list(feature.labels)}
+
+
+def _together(hierarchy: Hierarchy) -> dict[str, Any]:
+    """Return the streams that are released together: a tree, or the names of a panel."""
+    return {"panel": list(hierarchy.nodes)} if isinstance(hierarchy, Panel) else {"hierarchy": _nested(hierarchy)}
 
 
 def _nested(hierarchy: Hierarchy) -> dict[str, Any]:

@@ -70,7 +70,8 @@ class OptStream:
         weights: How post-processing trusts its answers: by ``"variance"`` of their noise, or by ``"paper"``, one over
             the number of cells. By default variance in sound calibration, paper otherwise.
         grid: Public step of the grid, a power of two. By default the largest that is at most ``alpha / 1024``.
-        hierarchy: A tree of groups whose leaves are the streams. All nodes are released, and add up.
+        hierarchy: A tree of groups whose leaves are the streams, all nodes of which are released and add up; or a
+            :class:`Panel` of streams that are released together.
         level_split: Shares of the budget for the levels of the hierarchy, from the root down; equal by default.
         integers: Whether released values are rounded to whole numbers, in a hierarchy those of the leaves. It is free.
 

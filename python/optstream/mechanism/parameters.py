@@ -9,6 +9,7 @@ from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
+from optstream.pipeline.panel import Panel
 from optstream.pipeline.perturbation import CubeNoise, GaussianNoise, LaplaceNoise
 from optstream.pipeline.reconstruction import Linear
 from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Sampling
@@ -64,6 +65,10 @@ def checked(given: dict[str, Any]) -> dict[str, Any]:
     check_type("reconstruct", fields["reconstruct"], Linear, Estimate)
     check_type("retune", given["retune"], bool)
     check_type("integers", given["integers"], bool)
+    moves = guarantee.entities == "moving" and isinstance(given["hierarchy"], Panel)
+    if moves and isinstance(sample, L1Sampling) and sample.reads(guarantee.w):
+        # There is no root that could choose once for all, and whoever moves would pay for the choice of every stream.
+        raise ParameterError("sample is L1Sampling, but must not choose steps in a panel whose entities move")
     remembers = isinstance(reconstruct, Estimate) and reconstruct.memory
     if given["retune"] and (not remembers or isinstance(sample, L1Sampling)):
         raise ParameterError("retune is True, but must be False with L1Sampling or without an Estimate with memory")

@@ -8,7 +8,7 @@
 
     # Optional, with their defaults:
     perturb = { kind = "laplace" }         # or "cube" with block, or "gaussian"
-    reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise
+    reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise, together
     retune = false         # or true: choose what is measured anew from what was released
     delta = 0              # or the probability with which the promise may fail, such as 1e-6, for Gaussian noise
     neighbours = "sliding"
@@ -18,8 +18,8 @@
     calibration = "sound"
     integers = false       # or true: released values are whole numbers
 
-and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays), as
-:class:`OptStream` takes them.
+and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays) or
+``panel`` (names), as :class:`OptStream` takes them.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ from optstream.mechanism.description import as_float, as_list, check_keys, kind_
 from optstream.mechanism.optstream import OptStream
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
+from optstream.pipeline.panel import Panel
 from optstream.privacy.guarantee import Guarantee
 
 if TYPE_CHECKING:
@@ -57,6 +58,7 @@ OPTIONAL = (
     "weights",
     "grid",
     "hierarchy",
+    "panel",
     "level_split",
     "integers",
 )
@@ -125,12 +127,17 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     bounds = as_list("bounds", plan["bounds"])
     if len(bounds) != 2:  # noqa: PLR2004
         raise ParameterError(f"bounds have {len(bounds)} entries, but must be a pair [lower, upper]")
-    sums = plan.get("hierarchy")
+    sums, streams = plan.get("hierarchy"), plan.get("panel")
+    if sums is not None and streams is not None:
+        raise ParameterError("plan has both 'hierarchy' and 'panel', but must have one of them")
+    together = None if sums is None else Hierarchy.nested(sums)
+    if streams is not None:
+        together = Panel(as_list("panel", streams))
     shared: dict[str, Any] = {
         "bounds": (as_float("bounds[0]", bounds[0]), as_float("bounds[1]", bounds[1])),
         "features": [_feature(w, feature) for feature in as_list("features", plan.get("features", []))],
         "grid": None if plan.get("grid") is None else as_float("grid", plan["grid"]),
-        "hierarchy": None if sums is None else Hierarchy.nested(sums),
+        "hierarchy": together,
         "integers": plan.get("integers", False),
     }
     if kind_of(plan["sample"]) == "auto":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import TYPE_CHECKING
 
+from optstream.pipeline.panel import Panel
 from optstream.privacy.statement import Stage, Statement
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from optstream.mechanism.loop import Priced
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.state import State
+    from optstream.pipeline.hierarchy import Hierarchy
     from optstream.privacy.guarantee import Guarantee
 
 __all__ = ["stated", "steady"]
@@ -32,7 +34,7 @@ def steady(mechanism: OptStream) -> Statement:
     if mechanism.hierarchy is None:
         stages, assumptions = mechanism.engine.calibration.described(), []
     else:
-        assumptions = _where(guarantee)
+        assumptions = _where(guarantee, mechanism.hierarchy)
         named = ((level, f"{{}} level {depth}") for depth, level in enumerate(mechanism.levels))
         stages = [stage for level, name in named for stage in level.described(name)]
     if mechanism.retune:
@@ -58,11 +60,14 @@ def steady(mechanism: OptStream) -> Statement:
     )
 
 
-def _where(guarantee: Guarantee) -> list[str]:
+def _where(guarantee: Guarantee, streams: Hierarchy) -> list[str]:
     """Return what a statement assumes of the leaves in which an entity is."""
+    leaf, leaves = "leaf of the hierarchy", "leaves of the hierarchy"
+    if isinstance(streams, Panel):
+        leaf, leaves = "stream of the panel", "streams of the panel"
     if guarantee.entities == "settled":
-        return [f"every {guarantee.entity} belongs to one leaf of the hierarchy, and to the same one during a window"]
-    return [f"one {guarantee.entity} may be in any leaves of the hierarchy, in several at once"]
+        return [f"every {guarantee.entity} belongs to one {leaf}, and to the same one during a window"]
+    return [f"one {guarantee.entity} may be in any {leaves}, in several at once"]
 
 
 def stated(mechanism: OptStream, priced: Sequence[Priced], known: State, periods: int) -> Statement:

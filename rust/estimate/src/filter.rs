@@ -141,6 +141,8 @@ pub struct Filter {
     pub(crate) scanned: f64,
     pub(crate) bank: Option<Bank>,
     pub(crate) evidence: [f64; MODELS],
+    /// The logarithm of the density that the centre gave to the last period's measurements.
+    pub(crate) density: f64,
     pub(crate) signs: [f64; MODELS - 1],
     pub(crate) surprises: Vec<f64>,
     /// Number of periods measured since everything was learnt anew.
@@ -183,6 +185,7 @@ impl Filter {
             scanned: 0.0,
             bank: None,
             evidence: [0.0; MODELS],
+            density: 0.0,
             signs: [1.0; MODELS - 1],
             surprises: Vec::new(),
             since: 0,
@@ -217,6 +220,12 @@ impl Filter {
     #[must_use]
     pub fn renewed(&self) -> Option<u64> {
         (self.renewed > 0).then(|| self.count - self.renewed)
+    }
+
+    /// The logarithm of the density that the likeliest model gave to what was measured last; zero if that is not known.
+    #[must_use]
+    pub fn density(&self) -> f64 {
+        self.density
     }
 
     /// How far the level is from the nearer end of where it may be: what hides within means is at most twice as large.
@@ -550,6 +559,7 @@ impl Filter {
         let logs = self.around(centre);
         let replayed = logs.map(|logs| self.replay(&logs));
         self.evidence = replayed.each_ref().map(|row| row.2);
+        self.density = replayed[0].1.density;
         let last = self.log.last().map(|measured| measured.period);
         let (models, found): (Vec<Model>, Vec<Posterior>) = replayed.into_iter().map(|row| (row.0, row.1)).unzip();
         self.bank = Some(Bank { models, last });
@@ -654,6 +664,7 @@ impl Filter {
         let found: Vec<Posterior> =
             bank.models.iter_mut().map(|model| self.step(model, last, measured, true)).collect();
         bank.last = Some(measured.period);
+        self.density = found[0].density;
         for (evidence, one) in self.evidence.iter_mut().zip(&found) {
             *evidence = Self::followed(*evidence, one.density - found[0].density);
         }

@@ -70,6 +70,16 @@ impl Filter {
     }
 
     #[getter]
+    fn density(&self) -> f64 {
+        self.held().density()
+    }
+
+    #[getter]
+    fn level(&self) -> Option<(f64, f64)> {
+        self.held().level()
+    }
+
+    #[getter]
     fn room(&self) -> f64 {
         self.held().room()
     }
@@ -153,6 +163,33 @@ impl Filter {
             PyArray1::from_vec(py, variances.concat()).reshape(shape)?,
         ))
     }
+}
+
+fn rows(name: &str, value: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<f64>>> {
+    let given = array(name, value, &[2])?;
+    let (count, columns) = (given.shape()[0], given.shape()[1]);
+    let entries = row_major(&given);
+    Ok((0..count).map(|row| entries[row * columns..(row + 1) * columns].to_vec()).collect())
+}
+
+/// The product of two matrices, with sums in the order of the inner index.
+#[pyfunction]
+pub fn combined<'py>(
+    py: Python<'py>,
+    left: &Bound<'py, PyAny>,
+    right: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let (left, right) = (rows("left", left)?, rows("right", right)?);
+    let shape = [left.len(), right.first().map_or(0, Vec::len)];
+    PyArray1::from_vec(py, estimate::combined(&left, &right).map_err(raise)?.concat()).reshape(shape)
+}
+
+/// The orthonormal directions of a symmetric matrix of second moments, the largest first.
+#[pyfunction]
+pub fn principal<'py>(py: Python<'py>, moments: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyArray2<f64>>> {
+    let found = estimate::principal(&rows("moments", moments)?).map_err(raise)?;
+    let shape = [found.len(), found.len()];
+    PyArray1::from_vec(py, found.concat()).reshape(shape)
 }
 
 /// Update the filters of some streams, on several threads; all arguments are checked before anything changes.

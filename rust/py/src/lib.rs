@@ -15,7 +15,7 @@ mod release;
 #[pymodule]
 mod _core {
     #[pymodule_export]
-    use crate::estimate::{Filter, update_filters};
+    use crate::estimate::{Filter, combined, principal, update_filters};
     #[pymodule_export]
     use crate::noise::{CuratorKey, above_threshold, cube, default_grid, gaussian, laplace, sensitivity};
     #[pymodule_export]
