@@ -53,6 +53,8 @@ LOOKS = 2
 """Number of periods that are measured step by step after an alarm."""
 SETTLED = (LOOKS, 7, 14, 28)
 """Numbers of periods after an alarm at which a mechanism tunes itself again."""
+KNOWN = 7
+"""Number of periods after everything was learnt anew before fewer means are measured."""
 HEARD = 1.0
 """Size of an alarm, in standard deviations of the noise of a step, from which it is looked into."""
 TIE = 1.05
@@ -155,6 +157,9 @@ def following(mechanism: OptStream, memory: Memory) -> OptStream:
     best = judge.best(choices)
     present = judge.candidate(now.sample, now.perturb, now.reconstruct, now.split)
     if best.expected_error > (1 - GAIN) * present.expected_error:
+        return now
+    if judge.renewed < KNOWN and best.sample.k < now.sample.k:
+        # A few quiet periods do not show what fewer means would miss.
         return now
     return mechanism.variant(sample=best.sample, perturb=best.perturb)
 
