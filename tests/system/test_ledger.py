@@ -495,7 +495,7 @@ class TestFiles:
             assert ledger.export(target) == 5
         lines = [json.loads(line) for line in target.getvalue().splitlines()]
         assert lines[0]["statement"]["epsilon_true"] == "1"
-        relation = {"neighbours": "sliding", "entities": "settled", "entity": "entity"}
+        relation = {"delta": "0", "neighbours": "sliding", "entities": "settled", "entity": "entity"}
         assert lines[1] == {"stream": "a", "epsilon": "1", "w": W, "alpha": 1.0, **relation}
         assert np.concatenate([line["values"][0] for line in lines[2:]]).tolist() == released.tolist()
         assert all(line["plan"] == lines[0]["plan"] and line["epsilon"] == "1" for line in lines[2:])

@@ -321,7 +321,7 @@ def test_the_budget_is_exact_and_the_statement_in_words(server: Server, book: op
     full, part = {"exact": "4/3", "decimal": 4 / 3}, {"exact": "1/3", "decimal": 1 / 3}
     time.sleep(0.6)
     before = server.get(f"/streams/{stream}/budget").json()
-    who = {"entities": "settled", "entity": "entity"}
+    who = {"delta": {"exact": "0", "decimal": 0.0}, "entities": "settled", "entity": "entity"}
     assert before["policy"] == {"epsilon": full, "w": W, "alpha": 10.0, "neighbours": "sliding", **who}
     assert (before["least"], before["last"], before["windows"]) == (full, None, None)
 
@@ -928,6 +928,7 @@ def test_declared_members_of_a_pool_share_its_budget(tmp_path: Path, environment
         assert budget["pool"] == {
             "name": "riders",
             "epsilon": {"exact": "1", "decimal": 1.0},
+            "delta": {"exact": "0", "decimal": 0.0},
             "w": 4,
             "left": {"exact": "2/5", "decimal": 0.4},
         }
