@@ -49,7 +49,7 @@ def loss(likely: Any, unlikely: Any, n: int, error: float, delta: float = 0.0) -
     >>> round(float(loss(5000, 1839, 10_000, 1e-3)), 3), float(loss(0, 0, 10_000, 1e-3))
     (0.898, -inf)
     >>> round(float(loss(5000, 1839, 10_000, 1e-3, 0.1)), 3)
-    0.67
+    0.666
     """
     with np.errstate(divide="ignore"):
         above = np.maximum(lower(likely, n, error / 2) - delta, 0)
