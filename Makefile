@@ -8,7 +8,7 @@ STAMPS := build/stamps
 RUST := Cargo.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
 
 .DEFAULT_GOAL := help
-.PHONY: help test quick check demo bench accuracy audit mutants serve docs wheel clean
+.PHONY: help test quick check demo bench accuracy audit mutants serve spark docs wheel clean
 
 help: ## List the targets
 	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-8s %s\n", $$1, $$2}'
@@ -83,6 +83,11 @@ mutants: $(STAMPS)/build $(STAMPS)/mutants ## Change what prices, charges and re
 
 serve: $(STAMPS)/build ## Serve a stream on 127.0.0.1:8000 for trying things out; its files are in build/service
 	tools/serve
+
+# LEDGER=postgresql://... keeps the ledger of the trips in a database of its own; else a file does.
+spark: $(STAMPS)/build ## Release trips by zone in Spark into build/spark
+	tools/java > /dev/null
+	PYTHON=$(CURDIR)/$(BIN)/python examples/spark/run $(CURDIR)/build/spark
 
 docs: $(STAMPS)/build ## Build the site into build/site and the documentation of the Rust crates into target/doc
 	RUSTDOCFLAGS='-D warnings' cargo doc --quiet --no-deps --document-private-items --package optstream-core --package optstream-post --package optstream-release --package optstream-estimate

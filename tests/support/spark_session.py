@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
 import sys
+from contextlib import contextmanager
+from pathlib import Path
+from socket import socket
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 HERE = {
     "spark.driver.bindAddress": "127.0.0.1",
@@ -53,3 +57,35 @@ def session(folder: Path, master: str = "local[2,4]", **more: str) -> Any:
     for name, value in (settings | {key.replace("_", "."): value for key, value in more.items()}).items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+@contextmanager
+def cluster(folder: Path) -> Iterator[str]:
+    """Start a master and two workers, each on an address of its own; yield the master's."""
+    need_java()
+    import pyspark  # noqa: PLC0415
+
+    home = Path(pyspark.__file__).parent
+    with socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = str(probe.getsockname()[1])
+    made: list[subprocess.Popen[bytes]] = []
+
+    def start(address: str, *command: str) -> None:
+        more = {"SPARK_LOCAL_IP": address, "SPARK_WORKER_DIR": str(folder / address), "SPARK_DAEMON_MEMORY": "256m"}
+        options = {"SPARK_HOME": str(home), "SPARK_DAEMON_JAVA_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+        with (folder / f"{address}-{command[0]}.log").open("wb") as log:
+            name = f"org.apache.spark.deploy.{command[0]}"
+            arguments = [str(home / "bin" / "spark-class"), name, "--host", address, "--webui-port", "0", *command[1:]]
+            made.append(subprocess.Popen(arguments, stdout=log, stderr=log, env=os.environ | options | more))
+
+    try:
+        start("127.0.0.1", "master.Master", "--port", port)
+        for address in ("127.0.0.1", "127.0.0.2"):
+            start(address, "worker.Worker", "--cores", "1", "--memory", "1g", f"spark://127.0.0.1:{port}")
+        yield f"spark://127.0.0.1:{port}"
+    finally:
+        for process in reversed(made):
+            process.terminate()
+        for process in made:
+            process.wait(timeout=60)

@@ -7,5 +7,6 @@ from __future__ import annotations
 
 from optstream.spark.events import aggregate
 from optstream.spark.release import Job, release
+from optstream.spark.streaming import closed_steps, foreach_batch
 
-__all__ = ["Job", "aggregate", "release"]
+__all__ = ["Job", "aggregate", "closed_steps", "foreach_batch", "release"]

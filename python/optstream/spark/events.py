@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from optstream.data.events import _Bound
     from optstream.data.time_axis import Axis
 
-__all__ = ["ALONE", "aggregate"]
+__all__ = ["ALONE", "aggregate", "checked_columns", "quoted", "units_of"]
 
 ALONE = "stream"
 """The name of the one stream of events without groups."""
@@ -97,7 +97,7 @@ def aggregate(
         raise ParameterTypeError(f"groups is of type {type(groups).__name__}, but must be a sequence of names")
     reach = _reach(group, groups, max_groups, change)
     bound = _bound(alpha, clip, grid, reach, counting=value is None)
-    spark, dtype = events.sparkSession, _checked(events, names, whole=max_groups is not None)
+    spark, dtype = events.sparkSession, checked_columns(events, names, whole=max_groups is not None)
     first, last = (None, None) if start is not None and stop is not None else _ends(events, time)
     axis = axis_of(dtype, step=step, start=start, stop=stop, first=first, last=last)
     listed = [ALONE] if group is None else _groups(events, entity, group, groups, settled=max_groups is None)
@@ -106,11 +106,11 @@ def aggregate(
     inside = F.expr(f"{at} >= {axis.origin}L AND {at} <= {axis.origin + axis.steps * axis.length - 1}L")
     known = [_known(events, name, role) for role, name in names.items()]
     prepared = events.where(_demanded(known, inside)).select(
-        (F.lit(ALONE) if group is None else F.col(_quoted(group)).cast("string")).alias("stream"),
+        (F.lit(ALONE) if group is None else F.col(quoted(group)).cast("string")).alias("stream"),
         # Not negative, so that it does not matter that division truncates.
         F.expr(f"({at} - {axis.origin}L) div {axis.length}L").alias("step"),
-        F.col(_quoted(entity)).alias("entity"),
-        (F.lit(1).cast("bigint") if value is None else _units(value, bound.grid)).alias("units"),
+        F.col(quoted(entity)).alias("entity"),
+        (F.lit(1).cast("bigint") if value is None else units_of(value, bound.grid)).alias("units"),
     )
     pairs = prepared.groupBy("stream", "step", "entity").agg(
         F.sum("units").alias("units"), F.count("*").alias("events")
@@ -133,12 +133,12 @@ def aggregate(
     )
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """Return a column's name as Spark reads it, whatever dots are in it."""
     return f"`{name.replace('`', '``')}`"
 
 
-def _checked(events: DataFrame, names: dict[str, str], *, whole: bool) -> pl.DataType:
+def checked_columns(events: DataFrame, names: dict[str, str], *, whole: bool) -> pl.DataType:
     """Return the type of times; refuse columns that cannot be used."""
     schema = {field.name: field.dataType for field in events.schema.fields}
     found: pl.DataType = pl.Int64()
@@ -171,7 +171,7 @@ def _checked(events: DataFrame, names: dict[str, str], *, whole: bool) -> pl.Dat
 
 def _known(events: DataFrame, name: str, role: str) -> tuple[Column, str]:
     """Return whether a column is known, and what to say where it is not."""
-    column, kind = F.col(_quoted(name)), events.schema[name].dataType
+    column, kind = F.col(quoted(name)), events.schema[name].dataType
     lost, said = column.isNull(), f"{role} {name!r} is null or NaN in some rows, but must be known in all"
     if isinstance(kind, (T.FloatType, T.DoubleType)):
         lost = lost | F.isnan(column)
@@ -194,7 +194,7 @@ def _demanded(known: Iterable[tuple[Column, str]], inside: Column) -> Column:
 
 def _number(events: DataFrame, time: str) -> str:
     """Return the whole number that stands for a time: microseconds, days or steps."""
-    kind, column = events.schema[time].dataType, _quoted(time)
+    kind, column = events.schema[time].dataType, quoted(time)
     if isinstance(kind, T.TimestampType):
         return f"unix_micros({column})"
     if isinstance(kind, T.TimestampNTZType):
@@ -220,12 +220,12 @@ def _ends(events: DataFrame, time: str) -> tuple[int | None, int | None]:
     return first, last
 
 
-def _units(value: str, grid: float) -> Column:
+def units_of(value: str, grid: float) -> Column:
     """Return ``floor(x / grid + 1/2)`` of every value, exactly, and at most 2^40 in size.
 
     The fraction is compared with 1/2 instead of adding it, which could round: see :func:`optstream.aggregate`.
     """
-    scaled = F.col(_quoted(value)).cast("double") / F.lit(grid)
+    scaled = F.col(quoted(value)).cast("double") / F.lit(grid)
     cut = F.greatest(F.least(scaled, F.lit(float(MAX_UNITS))), F.lit(-float(MAX_UNITS)))
     whole = F.floor(cut)
     return whole + F.when(cut - whole.cast("double") >= 0.5, 1).otherwise(0).cast("bigint")  # noqa: PLR2004
@@ -233,7 +233,7 @@ def _units(value: str, grid: float) -> Column:
 
 def _groups(events: DataFrame, entity: str, group: str, groups: Sequence[str] | None, *, settled: bool) -> list[str]:
     """Return the names of the groups; if entities are settled, refuse those that belong to more than one."""
-    named = events.select(F.col(_quoted(entity)).alias("entity"), F.col(_quoted(group)).cast("string").alias("group"))
+    named = events.select(F.col(quoted(entity)).alias("entity"), F.col(quoted(group)).cast("string").alias("group"))
     if groups is None:
         with translated("reading the names of groups"):
             found = [row[0] for row in named.select("group").distinct().collect()]
