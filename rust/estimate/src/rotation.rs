@@ -1,6 +1,7 @@
 //! Leading directions of streams that move together, and products of small matrices, both in a fixed order.
 
 use crate::error::Error;
+use crate::filter::finite;
 
 /// Most sweeps of the eigenvalue iteration; a handful are enough for any matrix, since it converges quadratically.
 const SWEEPS: usize = 40;
@@ -11,13 +12,13 @@ const DIAGONAL: f64 = 1e-28;
 ///
 /// # Errors
 ///
-/// If the lengths of rows do not fit.
+/// If the lengths of rows do not fit, or a sum is not finite.
 pub fn combined(left: &[Vec<f64>], right: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, Error> {
     let columns = right.first().map_or(0, Vec::len);
     if left.iter().any(|row| row.len() != right.len()) || right.iter().any(|row| row.len() != columns) {
         return Err(Error::parameter("rows", "of another length", "as many as the matrix has columns"));
     }
-    Ok(left
+    let found: Vec<Vec<f64>> = left
         .iter()
         .map(|factors| {
             let mut sums = vec![0.0; columns];
@@ -28,7 +29,9 @@ pub fn combined(left: &[Vec<f64>], right: &[Vec<f64>]) -> Result<Vec<Vec<f64>>, 
             }
             sums
         })
-        .collect())
+        .collect();
+    found.iter().try_for_each(|row| finite(row))?;
+    Ok(found)
 }
 
 /// The orthonormal directions of a symmetric matrix of second moments, one in each row, the largest first.
