@@ -2,13 +2,15 @@
 
     python tools/accuracy.py --data DIR [--trials N] [--streams PREFIX ...] [-o FOLDER]
     python tools/accuracy.py --data DIR --delta 1e-6 [--w STEPS] [--trials N] [--streams PREFIX ...] [-o FOLDER]
+    python tools/accuracy.py --data DIR --emit step [--trials N] [--streams PREFIX ...] [-o FOLDER]
     python tools/accuracy.py --made [--trials N] [--streams PREFIX ...] [-o FOLDER]
 
 For every stream and epsilon, with alpha = 1 and windows that slide, the whole series is released period by period, each
 from what was released before. A stream with a public year before it is tuned on that; all others start from the rule of
 thumb and tune themselves on their own releases. No parameter is chosen by hand. Writes a table (Markdown, CSV) and a
 picture. With --made the streams are those that the tests make, each with its worst four weeks. With --delta every
-stream is released with a pure guarantee and with that delta, side by side, in windows of a day or of --w steps.
+stream is released with a pure guarantee and with that delta, side by side, in windows of a day or of --w steps. With
+--emit step every value leaves when its step has come, beside all mechanisms of the library that do so.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "support"
 import streams
 
 import optstream as ops
+from optstream import baselines
 from optstream.errors import DataError
 from optstream.reproduce.data import Folder
 
@@ -134,6 +137,98 @@ def beside(results: list[Result]) -> str:
     return "\n".join(lines) + "\n"
 
 
+BY_STEP = ("Laplace", "BudgetDistribution", "BudgetAbsorption", "PeGaSus", "RescueDP", "Fast", "Sample")
+"""Mechanisms of the library that release every step as it comes, but for sums."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """What a stream came to at one epsilon if every value leaves with its step: mean absolute errors."""
+
+    stream: str
+    w: int
+    epsilon: str
+    start: str
+    laplace: float
+    best: str
+    best_error: float
+    ours: float
+    spread: float
+    covered: float
+    measured: str
+    seconds: float
+
+
+def measure_steps(job: tuple[Stream, str, int]) -> StepResult:
+    """Release a stream step by step several times, by auto or tuned on the year before, and by all others."""
+    stream, epsilon, trials = job
+    guarantee = ops.Guarantee(epsilon=float(epsilon), w=stream.w)
+    bounds, x, state = (0.0, stream.upper), stream.x, None
+    begin = time.process_time()
+    if stream.history is None:
+        mechanism = ops.OptStream.auto(guarantee, bounds=bounds, emit="step")
+    else:
+        found = ops.tune(guarantee, stream.history, bounds=bounds, emit="step")
+        mechanism, state = found.mechanism, found.state
+    errors, covered = [], []
+    for _ in range(trials):
+        release = mechanism.release(x, state=state, emit="step")
+        errors.append(np.abs(release.values - x).mean())
+        low, high = release.interval(LEVEL)
+        rows = x.reshape(-1, stream.w)
+        covered.append(((low <= rows) & (rows <= high)).mean())
+    seconds = (time.process_time() - begin) / trials
+    others = {}
+    for name in BY_STEP:
+        made = getattr(baselines, name)(guarantee, bounds=bounds)
+        # Clamped, which makes each of them better.
+        released = [np.clip(made.release(x).values, *bounds) for _ in range(trials)]
+        others[name] = float(np.mean([np.abs(values - x).mean() for values in released]))
+    best = min(others, key=lambda name: others[name])
+    return StepResult(
+        stream=stream.name,
+        w=stream.w,
+        epsilon=epsilon,
+        start="auto" if stream.history is None else "the year before",
+        # Before clamping the mean absolute value of the noise is its scale.
+        laplace=float(stream.w / guarantee.epsilon),
+        best=best,
+        best_error=others[best],
+        ours=float(np.mean(errors)),
+        spread=float(np.std(errors)),
+        covered=float(np.mean(covered)),
+        measured=f"{mechanism.sample.k} {type(mechanism.perturb).__name__.removesuffix('Noise').lower()}",
+        seconds=seconds,
+    )
+
+
+def step_table(results: list[StepResult]) -> str:
+    """Return all results in Markdown."""
+    head = "stream | epsilon | plain Laplace | best other | per step | closer by | than the other | covered | measured"
+    lines = [f"| {head} | seconds |", "| --- |" + " --: |" * 9]
+    lines += [
+        f"| {row.stream} | {row.epsilon} | {row.laplace:.4g} | {row.best_error:.4g} ({row.best}) "
+        f"| {row.ours:.4g} ± {row.spread:.2g} | {row.laplace / row.ours:.3g} | {row.best_error / row.ours:.3g} "
+        f"| {100 * row.covered:.0f} % | {row.measured} | {row.seconds:.1f} |"
+        for row in results
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def steps(jobs: list[tuple[Stream, str, int]], processes: int, folder: Path) -> int:
+    """Measure releases step by step; return 1 if another mechanism is better somewhere."""
+    results: list[StepResult] = []
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        for result in tqdm(pool.imap(measure_steps, jobs), total=len(jobs), desc="measuring", disable=None):
+            results.append(result)
+            (folder / "steps.md").write_text(step_table(results))
+    print(step_table(results), end="")
+    worse = [row for row in results if row.best_error < row.ours]
+    for row in worse:
+        print(f"worse than {row.best}: {row.stream} at epsilon {row.epsilon}", file=sys.stderr)
+    return 1 if worse else 0
+
+
 def table(results: list[Result]) -> str:
     """Return all results in Markdown."""
     head = "stream | epsilon | plain Laplace | clamped | ours | closer by | than clamped | covered | buckets | seconds"
@@ -216,6 +311,7 @@ def main() -> int:
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--data", type=Path, help="folder with the streams (see docs/accuracy.md)")
     source.add_argument("--made", action="store_true", help="the streams that the tests make")
+    parser.add_argument("--emit", choices=("period", "step"), default="period", help="when values leave")
     parser.add_argument("--trials", type=int, default=10)
     parser.add_argument("--streams", nargs="*", default=[""], help="beginnings of names")
     parser.add_argument("--delta", help="release with this delta too, beside the pure guarantee")
@@ -234,6 +330,9 @@ def main() -> int:
     chosen = [stream for stream in real if stream.name.startswith(tuple(options.streams))]
     if options.w is not None:
         chosen = [recut(stream, options.w) for stream in chosen]
+    if options.emit == "step":
+        by_step = [(stream, epsilon, options.trials) for stream in chosen for epsilon in EPSILONS]
+        return steps(by_step, options.processes, options.output)
     deltas = ["0"] + ([options.delta] if options.delta else [])
     jobs = [
         (stream, epsilon, delta, options.trials)

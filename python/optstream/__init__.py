@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from optstream.mechanism.candidates import Candidate
     from optstream.mechanism.members import PoolPlan, read_pool_plan
     from optstream.mechanism.optstream import OptStream
-    from optstream.mechanism.per_step import StepRelease
     from optstream.mechanism.plan import read_plan, write_plan
     from optstream.mechanism.release import Release
+    from optstream.mechanism.step_release import StepRelease
     from optstream.mechanism.tree_release import TreeRelease
     from optstream.mechanism.tuning import Tuning, tune
     from optstream.pipeline.features import Feature
@@ -93,7 +93,7 @@ _HOMES = {
     "SolverError": "optstream.errors",
     "Stage": "optstream.privacy.statement",
     "Statement": "optstream.privacy.statement",
-    "StepRelease": "optstream.mechanism.per_step",
+    "StepRelease": "optstream.mechanism.step_release",
     "Stream": "optstream.stream.stream",
     "StreamError": "optstream.errors",
     "TreeRelease": "optstream.mechanism.tree_release",

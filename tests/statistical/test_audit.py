@@ -240,7 +240,7 @@ def test_parameters_that_make_no_audit_are_refused(options: dict[str, Any], mess
 def test_types_are_checked() -> None:
     with pytest.raises(ops.ParameterTypeError, match="trials is of type float"):
         audit(small(), trials=1e5)  # type: ignore[arg-type]
-    with pytest.raises(ops.ParameterTypeError, match="OptStream or callable"):
+    with pytest.raises(ops.ParameterTypeError, match="a mechanism or callable"):
         audit("laplace")  # type: ignore[arg-type]
     with pytest.raises(ops.ParameterError, match="returned 1 rows"):
         audit(lambda x: x[:1], trials=1000, claimed=1, neighbours=ONE_STEP)

@@ -60,9 +60,9 @@ class Transcript:
         self.mechanism, self.x = mechanism, x.astype(int).tolist()
         steps, self.seen = mechanism.steps(), []
         for value in x:
-            offer, last = steps._offer(), steps._published  # type: ignore[attr-defined]
+            offer, last = steps._offer(), steps._published
             steps.push(value)
-            self.seen.append((offer, last, steps._spent, steps._published))  # type: ignore[attr-defined]
+            self.seen.append((offer, last, steps._spent, steps._published))
 
     def log_probability(self, step: int, value: int) -> float:
         """Of what was released of a step, had it had another value."""

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream import _core as real
-from optstream.mechanism import calibration, per_step
+from optstream.mechanism import calibration, walk
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -161,7 +161,7 @@ def record(monkeypatch: pytest.MonkeyPatch, *, by_steps: bool = False) -> Record
     recorder = Recorder(by_steps=by_steps)
     RecordedPlan.recorder = recorder
     monkeypatch.setattr(calibration, "_core", _Core())
-    monkeypatch.setattr(per_step, "_core", _Core())
+    monkeypatch.setattr(walk, "_core", _Core())
     return recorder
 
 

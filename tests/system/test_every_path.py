@@ -278,10 +278,10 @@ def _forgetting(read: Callable[..., State]) -> Callable[..., State]:
     return lambda *arguments: replace(read(*arguments), costs=())
 
 
-def _unpriced_holes(price: Callable[..., loop.Priced]) -> Callable[..., loop.Priced]:
+def _unpriced_holes(price: Callable[..., loop.Priced[Any]]) -> Callable[..., loop.Priced[Any]]:
     """Return the price of a period without its holes and without the one before: the third defect that was found."""
 
-    def priced(*arguments: Any) -> loop.Priced:
+    def priced(*arguments: Any) -> loop.Priced[Any]:
         found = price(*arguments)
         return replace(found, epsilon=found.mechanism.steady_epsilon)
 

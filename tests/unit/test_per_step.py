@@ -11,9 +11,9 @@ import pytest
 import optstream as ops
 from optstream import _core
 from optstream.mechanism.loop import price_next
-from optstream.mechanism.per_step import Walk
 from optstream.mechanism.state import State, sealed
-from optstream.stream.per_step import StepStream
+from optstream.mechanism.walk import MeasuredWalk
+from optstream.stream.by_step import StepStream
 
 W = 12
 TREE = ops.Hierarchy.nested({"all": ["north", "south"]})
@@ -50,7 +50,7 @@ def walked(kind: str, rows: Any) -> list[Any]:
     """Return what leaves when a period is drawn with a key, so that all noise is a function of the data."""
     made = mechanism(kind)
     state = State.read(None, made)
-    walk = Walk(price_next(made, state, 0), 0, state)
+    walk = MeasuredWalk(price_next(made, state, 0), 0, state)
     key = _core.CuratorKey(bytes(range(32)))
     return [walk.push(column, (key, [b"test"])) for column in made.read(rows).units[0].T]
 
@@ -165,7 +165,7 @@ def test_a_draw_that_fails_is_not_made_again(monkeypatch: pytest.MonkeyPatch) ->
         raise ops.SolverError("no luck")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Walk, "_leaving", broken)
+        patch.setattr(MeasuredWalk, "_leaving", broken)
         with pytest.raises(ops.SolverError):
             stream.push(1, 5.0)
     with pytest.raises(ops.StreamError):

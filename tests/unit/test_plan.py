@@ -86,6 +86,7 @@ def test_a_file_keeps_what_was_written(tmp_path: Path) -> None:
         '[hierarchy]\nnation = { north = ["a", "b"], south = [] }\n'
     )
     made = ops.read_plan(file)
+    assert isinstance(made, ops.OptStream)
     assert made.guarantee == ops.Guarantee(epsilon=Fraction(1, 10), w=48, alpha=10.0, neighbours="aligned")
     assert made.sample == ops.L1Sampling(k=10, threshold=1000.0)
     assert made.features == (ops.Feature.cuts(48, 14, 24, 36), ops.Feature.total(48))

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from optstream.audit.bounds import Event
     from optstream.audit.pairs import Pair
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism
 
     Array = NDArray[np.float64]
 
@@ -41,7 +41,7 @@ FEWEST = 1000
 
 
 def audit(
-    mechanism: OptStream | Callable[[Array], Array],
+    mechanism: Mechanism | Callable[[Array], Array],
     *,
     trials: int = 100_000,
     confidence: float = 0.999,
@@ -60,8 +60,8 @@ def audit(
     promise with probability at most ``1 - confidence``.
 
     Args:
-        mechanism: An :class:`OptStream`, or a function that maps a 2-D array with one input per row to an array with
-            one output per row, with independent randomness in each row.
+        mechanism: An :class:`OptStream` or another mechanism of the library, or a function that maps a 2-D array with
+            one input per row to an array with one output per row, with independent randomness in each row.
         trials: Runs on each input of each pair.
         confidence: The probability that nothing proven is false.
         neighbours: The pairs to try. By default :func:`pairs_of` the mechanism; a function needs them.

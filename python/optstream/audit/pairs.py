@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.mechanism.mechanism import Mechanism, check_mechanism
 from optstream.mechanism.optstream import OptStream
 from optstream.privacy.accounting import moved, window_costs
 from optstream.privacy.guarantee import Guarantee
@@ -103,7 +104,7 @@ def window_pairs(
     return made
 
 
-def pairs_of(mechanism: OptStream) -> list[Pair]:
+def pairs_of(mechanism: Mechanism) -> list[Pair]:
     """Return the pairs with which a mechanism of the package is attacked.
 
     Example:
@@ -112,13 +113,15 @@ def pairs_of(mechanism: OptStream) -> list[Pair]:
         >>> len(pairs_of(mechanism))
         6
     """
-    if not isinstance(mechanism, OptStream):
-        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+    check_mechanism(mechanism)
     guarantee = mechanism.guarantee
-    w, alpha, bounds, grid = guarantee.w, guarantee.alpha, mechanism.bounds, mechanism.grid
+    w, alpha, bounds, grid = guarantee.w, guarantee.alpha, mechanism.bounds, mechanism.spacing
     straddling = guarantee.neighbours == "sliding"
     made = window_pairs(w, alpha, bounds=bounds, grid=grid, straddling=straddling)
-    if mechanism.sample.selection_costs(w):
+    if not isinstance(mechanism, OptStream):
+        # Nothing is known of what it measures; a tree of them has as many inputs as leaves.
+        made = [pair for pair in made if not np.array_equal(pair.x, pair.other)]
+    elif mechanism.sample.selection_costs(w):
         made += _adaptive_pairs(mechanism, straddling=straddling)
     elif straddling:
         made += _costliest_pair(mechanism)
@@ -137,7 +140,7 @@ def pairs_of(mechanism: OptStream) -> list[Pair]:
     return [_in_leaf(pair, leaf, names, middle) for pair, leaf in chosen]
 
 
-def check_neighbours(pair: Pair, mechanism: OptStream) -> None:
+def check_neighbours(pair: Pair, mechanism: Mechanism) -> None:
     """Raise unless a pair is one that the guarantee of a mechanism speaks of: what others prove would be no loss.
 
     Raises:

@@ -11,6 +11,7 @@ import numpy as np
 from optstream.audit.pairs import Pair, check_neighbours, pairs_of
 from optstream.errors import ParameterError, ParameterTypeError
 from optstream.estimate import Estimate
+from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.optstream import OptStream
 from optstream.pipeline.reconstruction import Linear
 from optstream.privacy.budget import exact
@@ -114,8 +115,26 @@ class Periods:
         return {"likelihood ratio of samples": masked}
 
 
-def subject_of(
-    mechanism: OptStream | Callable[[Array], Array],
+@dataclass(frozen=True)
+class Releases:
+    """Any other mechanism. Its steps depend on those before, so that every run is a call."""
+
+    mechanism: Mechanism
+    claimed: float
+    delta: float
+    pairs: Sequence[Pair]
+
+    def run(self, x: Array, trials: int) -> Array:
+        """Return the values of as many releases."""
+        return np.stack([np.asarray(self.mechanism.release(x).values, dtype=float).ravel() for _ in range(trials)])
+
+    def scores(self, pair: Pair) -> dict[str, Score]:  # noqa: ARG002
+        """Return none: nothing is known of how it works."""
+        return {}
+
+
+def subject_of(  # noqa: C901  (one check for each parameter)
+    mechanism: Mechanism | Callable[[Array], Array],
     *,
     claimed: float | Fraction | None,
     delta: float | Fraction | None,
@@ -130,9 +149,15 @@ def subject_of(
         _check_delta(delta)
     if likelihood is not None and not callable(likelihood):
         raise ParameterTypeError(f"likelihood is of type {type(likelihood).__name__}, but must be callable")
-    if isinstance(mechanism, OptStream):
+    if isinstance(mechanism, Mechanism):
         if likelihood is not None:
             raise ParameterError("likelihood is given, but must not be: it goes with a mechanism that is a function")
+        if not isinstance(mechanism, OptStream):
+            pairs = pairs_of(mechanism) if given is None else given
+            for pair in pairs:
+                check_neighbours(pair, mechanism)
+            claim = float(mechanism.statement.epsilon if claimed is None else claimed)
+            return Releases(mechanism, claim, float(mechanism.guarantee.delta if delta is None else delta), pairs)
         pairs = pairs_of(mechanism) if given is None else given
         for pair in pairs:
             check_neighbours(pair, mechanism)
@@ -143,7 +168,9 @@ def subject_of(
             mechanism = mechanism.changed(reconstruct=Linear(), retune=False)
         return Periods(mechanism, claim, float(mechanism.guarantee.delta if delta is None else delta), pairs)
     if not callable(mechanism):
-        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream or callable")
+        raise ParameterTypeError(
+            f"mechanism is of type {type(mechanism).__name__}, but must be a mechanism or callable"
+        )
     if claimed is None or given is None:
         missing = "claimed" if claimed is None else "neighbours"
         raise ParameterError(f"{missing} must be given with a mechanism that is a function: it says neither")

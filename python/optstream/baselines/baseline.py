@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from dataclasses import KW_ONLY, dataclass
+from abc import abstractmethod
+from dataclasses import KW_ONLY, dataclass, fields
+from decimal import Decimal
 from fractions import Fraction
 from functools import cached_property
 from importlib.metadata import version
@@ -13,6 +14,8 @@ import numpy as np
 
 from optstream import _core
 from optstream.errors import ParameterError, ParameterTypeError
+from optstream.mechanism import description
+from optstream.mechanism.mechanism import Mechanism
 from optstream.privacy.guarantee import Guarantee
 from optstream.privacy.statement import Statement
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optstream.mechanism.release import Parts
     from optstream.privacy.statement import Stage
 
 __all__ = ["WHOLE_STREAM", "Baseline", "PrivateSeries", "check_count", "check_positive"]
@@ -40,14 +44,16 @@ class PrivateSeries:
     features: tuple[NDArray[np.float64], ...] = ()
     """Nothing: baselines measure no sums."""
     start: int | datetime | None = None
-    """The step of the value, as a number or a time, if a stream released it."""
+    """The first step of the period, as a number or a time, if a stream released it."""
+    period: int | None = None
+    """The number of the period in its stream, if it was released by one."""
 
     def __repr__(self) -> str:
         return f"PrivateSeries(values={np.size(self.values)}, epsilon={self.statement.epsilon_shown})"
 
 
 @dataclass(frozen=True)
-class Baseline(ABC):
+class Baseline(Mechanism):
     """A mechanism other than OptStream, with the same guarantee, statement and exact noise.
 
     Args:
@@ -64,6 +70,10 @@ class Baseline(ABC):
     bounds: tuple[float, float]
     calibration: Literal["sound", "paper"] = "sound"
     grid: float | None = None
+
+    hierarchy = None
+    retune = integers = False
+    streams = 1
 
     def __post_init__(self) -> None:
         if not isinstance(self.guarantee, Guarantee):
@@ -82,7 +92,7 @@ class Baseline(ABC):
         """Leave out what is built from the parameters."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def _check(self) -> None:  # noqa: B027  (not every mechanism has parameters of its own)
+    def _check(self) -> None:
         """Raise if a parameter lies outside its bound."""
 
     @property
@@ -133,13 +143,38 @@ class Baseline(ABC):
             version=version("optstream"),
         )
 
-    def truth(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what the released values of a series stand for: the series."""
-        return x
+    @cached_property
+    def description(self) -> str:
+        """Every public parameter, as canonical JSON."""
+        guarantee = self.guarantee
+        own = {field.name: _plain(getattr(self, field.name)) for field in fields(self) if field.name != "guarantee"}
+        own["bounds"] = [float(bound) for bound in self.bounds]
+        shared = {"mechanism": description.name_of(type(self)), "epsilon": str(guarantee.epsilon), "w": guarantee.w}
+        related = {"alpha": guarantee.alpha, "neighbours": guarantee.neighbours}
+        return description.canonical(shared | related | own)
+
+    @cached_property
+    def digest(self) -> bytes:
+        """What stands for the mechanism in a ledger."""
+        return description.digest(self.description)
+
+    def assemble_period(
+        self, parts: Parts, period: int, start: int | datetime | None = None, statement: Statement | None = None
+    ) -> PrivateSeries:
+        """Return the release of one period of a stream."""
+        begin = period * self.guarantee.w if start is None else start
+        return PrivateSeries(parts.values.ravel(), statement or self.statement, start=begin, period=period)
 
     @abstractmethod
     def release(self, x: Any) -> PrivateSeries:
         """Release whole periods."""
+
+
+def _plain(value: Any) -> Any:
+    """Return a parameter as plain data for JSON."""
+    if isinstance(value, (Fraction, Decimal)):
+        return str(Fraction(value))
+    return [_plain(entry) for entry in value] if isinstance(value, tuple) else value
 
 
 def check_count(name: str, value: object, lowest: int, highest: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from optstream import _core
 from optstream.data.frames import read_leaves
 from optstream.errors import ParameterTypeError
+from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.tree_release import TreeRelease
 from optstream.pipeline.hierarchy import Hierarchy
 from optstream.privacy.guarantee import Guarantee
@@ -23,7 +24,7 @@ __all__ = ["EachNode"]
 
 
 @dataclass(frozen=True)
-class EachNode:
+class EachNode(Mechanism):
     """Release every node of a hierarchy by itself, each level with an equal share of the budget.
 
     What the paper compares the hierarchical release of OptStream with. Parents are not the sums of their children.
@@ -52,6 +53,9 @@ class EachNode:
     hierarchy: Hierarchy
     bounds: tuple[float, float]
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    retune = integers = False
+    streams = 1
 
     def __post_init__(self) -> None:
         for name, kind in (("guarantee", Guarantee), ("hierarchy", Hierarchy)):

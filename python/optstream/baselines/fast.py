@@ -66,6 +66,7 @@ class Fast(Online):
         check_positive("reaction", self.reaction)
         if self.process_variance is not None:
             check_positive("process_variance", self.process_variance)
+        object.__setattr__(self, "gains", Gains(*self.gains))
         check_scale(self.sensitivity, self.price)
 
     @property

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from fractions import Fraction
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optstream.baselines.baseline import Baseline, PrivateSeries
+from optstream.baselines.walk import SteppedWalks, costs_after, costs_spent
 from optstream.data.frames import read_periods
-from optstream.stream.open_period import finite
+from optstream.data.numbers import finite
 
 if TYPE_CHECKING:
-    from fractions import Fraction
+    from collections.abc import Mapping
+
+    from optstream.privacy.accounting import Cost
 
 __all__ = ["Online", "Steps"]
 
@@ -56,9 +61,26 @@ class Steps(ABC):
 class Online(Baseline):
     """A baseline that releases every step as it comes: at once, or step by step."""
 
+    emits = ("step",)
+
     @abstractmethod
-    def steps(self) -> Steps:
+    def steps(self) -> Any:
         """Return a new stream, to which values are pushed one by one."""
+
+    def taken(self, steps: Any, units: int) -> float:
+        """Let a stream take the value of the next step as an integer of the grid; return the released one."""
+        return float(steps.push_units(units))
+
+    @cached_property
+    def walks(self) -> SteppedWalks:
+        """How the steps of a period are released one by one."""
+        return SteppedWalks(self)
+
+    def costs_when(self, said: Mapping[str, Any]) -> tuple[Cost, ...]:
+        """Return what a period costs: what its steps have ``spent``, or what those ``before`` it have left."""
+        if "spent" in said:
+            return costs_spent(said["spent"])
+        return costs_after([Fraction(cost) for cost in said.get("before", [])], self.guarantee.w, self.steady_epsilon)
 
     def release(self, x: Any) -> PrivateSeries:
         """Release a stream of whole periods, from its first step on.

@@ -10,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from optstream.baselines.baseline import WHOLE_STREAM, Baseline, PrivateSeries, check_count, check_positive
+from optstream.baselines.baseline import WHOLE_STREAM, PrivateSeries, check_count, check_positive
 from optstream.baselines.exact import check_scale, noisy
 from optstream.baselines.kalman import Kalman
+from optstream.baselines.online import Online
 from optstream.baselines.pid import DEFAULT_GAINS, Controller, Gains
+from optstream.baselines.walk import SteppedWalks
 from optstream.baselines.window_budget import PARTS, WindowBudget
 from optstream.data.frames import read_periods
+from optstream.data.numbers import finite
 from optstream.errors import DataError, ParameterError, ParameterTypeError
 from optstream.privacy.statement import Stage
-from optstream.stream.open_period import finite
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -29,7 +31,7 @@ __all__ = ["RescueDP"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class RescueDP(Baseline):
+class RescueDP(Online):
     """Sample, divide the budget, group small streams and filter, all by what was released (Wang et al. 2016).
 
     A controller decides when each stream is measured, with a share of what its window has left that grows with the time
@@ -83,6 +85,7 @@ class RescueDP(Baseline):
                 raise ParameterError(f"most is {self.most}, but must hold shares of at most 1")
         if not -1 <= self.alike <= 1:
             raise ParameterError(f"alike is {self.alike}, but must be from -1 to 1")
+        object.__setattr__(self, "gains", Gains(*self.gains))
         check_scale(self.sensitivity, self.price(1))
 
     def price(self, parts: int) -> Fraction:
@@ -96,6 +99,21 @@ class RescueDP(Baseline):
     def _assumptions(self) -> Sequence[str]:
         one = "every entity belongs to one stream, and to the same one during a window"
         return (WHOLE_STREAM,) if self.streams == 1 else (WHOLE_STREAM, one)
+
+    @property
+    def walks(self) -> SteppedWalks:
+        """How the steps of a period are released one by one.
+
+        Raises:
+            ParameterError: There are several streams.
+        """
+        if self.streams != 1:
+            raise ParameterError(f"streams is {self.streams}, but must be 1 to go step by step in a stream")
+        return SteppedWalks(self)
+
+    def taken(self, steps: RescueSteps, units: int) -> float:
+        """Let a stream take the value of the next step as an integer of the grid; return the released one."""
+        return float(steps.push_units([units])[0] * self.step)
 
     def steps(self) -> RescueSteps:
         """Return new streams, to which values are pushed one step after another."""

@@ -14,6 +14,8 @@ import typer
 from optstream import _core
 from optstream.cli.exits import UsageError
 from optstream.errors import ParameterError
+from optstream.mechanism.description import MECHANISMS
+from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.members import read_pool_plan
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.plan import build, read_plan
@@ -21,7 +23,7 @@ from optstream.pipeline.hierarchy import Hierarchy
 
 __all__ = ["Build", "mechanism_of", "takes_mechanism"]
 
-Build = partial[OptStream]
+Build = partial[Mechanism]
 """Returns the mechanism of the command line; ``plan=`` names another plan file."""
 
 option = partial(typer.Option, rich_help_panel="Mechanism", show_default=False)
@@ -35,6 +37,10 @@ def mechanism_of(
     ] = None,
     member: Annotated[
         str | None, option(metavar="NAME", help="Which [stream.NAME] of the plan file, if it describes several.")
+    ] = None,
+    mechanism: Annotated[
+        str | None,
+        option(metavar="NAME", help=f"Another mechanism than OptStream: {', '.join(sorted(MECHANISMS))}."),
     ] = None,
     epsilon: Annotated[str | None, option(metavar="NUMBER", help="Budget of a window: 0.5, or 1/3.")] = None,
     w: Annotated[int | None, option(help="Steps of a window, and of a period.")] = None,
@@ -90,9 +96,10 @@ def mechanism_of(
         Path | None,
         existing(help="Tree of groups: nested tables in TOML or JSON, or CSV with one column per level, root first."),
     ] = None,
-) -> OptStream:
+) -> Mechanism:
     """Return the mechanism of a plan file, or else of the flags."""
     flags: dict[str, Any] = {
+        "mechanism": mechanism,
         "epsilon": epsilon,
         "w": w,
         "alpha": alpha,
@@ -118,18 +125,20 @@ def mechanism_of(
         raise UsageError(f"--{next(iter(given))} does not go with --plan: change the plan file instead")
     if member is not None and plan is None:
         raise UsageError("--member needs --plan, a file with the table [stream.NAME]")
-    mechanism = _planned(plan, member) if plan is not None else build(_plan(given))
+    made = _planned(plan, member) if plan is not None else build(_plan(given))
     if hierarchy is None:
-        return mechanism
-    if mechanism.hierarchy is not None:
+        return made
+    if made.hierarchy is not None:
         raise UsageError("--hierarchy does not go with --plan: the plan file has a hierarchy")
+    if not isinstance(made, OptStream):
+        raise UsageError("--hierarchy does not go with --mechanism: it releases one series")
     # The default grid depends on how many leaves there are.
-    usual = mechanism.grid == _core.default_grid(mechanism.guarantee.alpha)
-    grid = None if usual else mechanism.grid
-    return mechanism.changed(hierarchy=read_hierarchy(hierarchy), level_split=None, grid=grid)
+    usual = made.grid == _core.default_grid(made.guarantee.alpha)
+    grid = None if usual else made.grid
+    return made.changed(hierarchy=read_hierarchy(hierarchy), level_split=None, grid=grid)
 
 
-def _planned(plan: Path, member: str | None) -> OptStream:
+def _planned(plan: Path, member: str | None) -> Mechanism:
     if member is None:
         return read_plan(plan)
     members = read_pool_plan(plan).members
@@ -177,7 +186,8 @@ def read_hierarchy(path: Path) -> Hierarchy:
 
 def _plan(given: dict[str, Any]) -> dict[str, Any]:
     """Return the content that a plan file would have."""
-    needed = ("epsilon", "w", "alpha", "lower", "upper", *(() if "auto" in given else ("k",)))
+    other = given.get("mechanism")
+    needed = ("epsilon", "w", "alpha", "lower", "upper", *(() if "auto" in given or other else ("k",)))
     missing = [f"--{name}" for name in needed if name not in given]
     if missing:
         wanted = "--plan FILE" if len(missing) == len(needed) else f"{' '.join(missing)}, or --plan FILE instead"
@@ -187,8 +197,15 @@ def _plan(given: dict[str, Any]) -> dict[str, Any]:
         for name in ("epsilon", "w", "alpha", "delta", "neighbours", "entities", "entity", "calibration", "integers")
         if name in given
     }
+    bounds = [given["lower"], given["upper"]]
+    if other is not None:
+        own = {name: given[name] for name in ("mechanism", "k", "threshold") if name in given}
+        unfit = next((name for name in given if name not in {*content, *own, "lower", "upper"}), None)
+        if unfit is not None:
+            raise UsageError(f"--{unfit} does not go with --mechanism: give a plan file with its parameters")
+        return content | own | {"bounds": bounds}
     content |= {
-        "bounds": [given["lower"], given["upper"]],
+        "bounds": bounds,
         "features": [_cuts(text) for text in given.get("feature", [])],
     }
     if "auto" in given:

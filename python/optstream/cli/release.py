@@ -21,6 +21,7 @@ from optstream.cli.parameters import Build, takes_mechanism
 from optstream.cli.tables import encode, format_of, iso_times, numbers, read_table, value_column
 from optstream.cli.times import Grid, first_period, read_times
 from optstream.errors import DataError, ParameterError
+from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State, sealed
 
@@ -114,7 +115,8 @@ def release(
     grid = Grid(origin, step)
     _check_ledger(ledger, {"stream": stream, "key-file": key_file, "create-stream": create_stream or None}, time, grid)
     _check_numbers(time, grid, first, keeps="--ledger" if ledger else "--state" if state else None)
-    mechanism: OptStream = build()
+    mechanism = build()
+    _check_mechanism(mechanism, per, ledger, state)
     _check_extras(mechanism, value, interval)
     with working("reading"):
         series = _read(source, mechanism, value, time, Grid(origin, step), drop=drop_incomplete)
@@ -129,9 +131,9 @@ def release(
         # In this order they are put in their places: what a run has spent is known before anything of it is seen.
         files = {path: outputs.prepare(path) for path in (kept, statement, output) if path is not None}
         if ledger is None or stream is None:
-            start = known or State(clock=grid.clock()).to_data(mechanism.guarantee)
-            number = series.period if state else None
-            made = mechanism.release(series.x, state=start, period=number, emit="step" if per == "step" else "period")
+            made = _released(
+                mechanism, series, known or State(clock=grid.clock()).to_data(mechanism.guarantee), state, per
+            )
         else:
             # A slip in the path of a ledger would release everything a second time, so none is made here.
             with open_ledger(ledger, key=key_file) as account:
@@ -152,6 +154,18 @@ def release(
     if not as_json:
         _say(made, series, stream)
         _say_what_next(kept, going_on=known is not None, in_ledger=ledger is not None)
+
+
+def _check_mechanism(mechanism: Mechanism, per: str, ledger: str | None, state: Path | None) -> None:
+    """Raise unless a mechanism goes with where its costs are kept."""
+    if "period" in mechanism.emits:
+        return
+    for option, given in {"ledger": ledger, "state": state, "emit": per if per == "step" else None}.items():
+        if given is not None:
+            raise UsageError(
+                f"--{option} does not go with {type(mechanism).__name__}: `optstream follow` releases its steps into a "
+                "ledger"
+            )
 
 
 def _check_emit(per: str, ledger: str | None) -> None:
@@ -188,14 +202,16 @@ def _check_numbers(time: str | None, grid: Grid, first: int | None, keeps: str |
         raise UsageError("--state needs --time, or --first-period to say which periods these are, beginning with 0")
 
 
-def _check_extras(mechanism: OptStream, value: str | None, interval: float | None) -> None:
+def _check_extras(mechanism: Mechanism, value: str | None, interval: float | None) -> None:
     if mechanism.hierarchy is not None and (interval is not None or value is not None):
         raise UsageError(f"--{'value' if interval is None else 'interval'} does not go with a hierarchy")
+    if interval is not None and "period" not in mechanism.emits:
+        raise UsageError(f"--interval does not go with {type(mechanism).__name__}, which says nothing of its errors")
     if interval is not None and not 0 < interval < 1:
         raise ParameterError(f"--interval is {interval}, but must lie between 0 and 1")
 
 
-def _read(source: str, mechanism: OptStream, value: str | None, time: str | None, grid: Grid, *, drop: bool) -> Series:
+def _read(source: str, mechanism: Mechanism, value: str | None, time: str | None, grid: Grid, *, drop: bool) -> Series:
     frame = read_table(source, time)
     if time is not None and time not in frame.columns:
         raise ParameterError(f"--time is {time!r}, but must be a column: {frame.columns}")
@@ -216,7 +232,7 @@ def _read(source: str, mechanism: OptStream, value: str | None, time: str | None
     return Series(x, None if times is None else times.head(kept), names, period, rest)
 
 
-def _known(path: Path, mechanism: OptStream, clock: str) -> dict[str, Any]:
+def _known(path: Path, mechanism: Mechanism, clock: str) -> dict[str, Any]:
     """Return what a file says was released and learnt before, if it is for the mechanism and its clock."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
@@ -259,6 +275,14 @@ def _explaining(ledger: str | None, kept: Path | None, outputs: Outputs) -> Iter
         else:
             raise
         raise OutputError(f"{error}; {words}") from None
+
+
+def _released(mechanism: Mechanism, series: Series, start: dict[str, Any], kept: Path | None, per: str) -> Any:
+    """Return what is released without a ledger."""
+    if not isinstance(mechanism, OptStream):
+        return mechanism.release(series.x)
+    number = series.period if kept else None
+    return mechanism.release(series.x, state=start, period=number, emit="step" if per == "step" else "period")
 
 
 def _table(made: Any, series: Series, interval: float | None) -> pl.DataFrame:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 from optstream.errors import LedgerError, OptStreamError, ParameterError, ParameterTypeError
 from optstream.keys import CuratorKey, find_keys
@@ -32,7 +32,7 @@ from optstream.ledger.sqlite import SQLite
 from optstream.ledger.steps import StepProtocol
 from optstream.ledger.witness import Witness
 from optstream.mechanism.loop import Drawn, Priced, price_next
-from optstream.mechanism.optstream import OptStream
+from optstream.mechanism.mechanism import Mechanism, check_mechanism
 from optstream.mechanism.state import State, public_memory
 from optstream.names import checked_name
 from optstream.privacy.budget import shown
@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.observations import Kept
+    from optstream.mechanism.optstream import OptStream
     from optstream.privacy.accounting import Cost
     from optstream.privacy.statement import Statement
 
@@ -185,7 +186,7 @@ class Ledger:
 
     def release(
         self,
-        mechanism: OptStream,
+        mechanism: Mechanism,
         x: Any,
         *,
         stream: str,
@@ -214,7 +215,7 @@ class Ledger:
             LedgerError: The ledger failed. What was charged stays charged, and is not charged again by a retry.
             SolverError: Post-processing failed after noise was drawn. The period is void: charged and never released.
         """
-        _check_mechanism(mechanism)
+        mechanism = _periodic(mechanism)
         _check_held(held, mechanism.guarantee.w)
         periods = mechanism.read(x)
         known = None if state is None else public_memory(state, mechanism)
@@ -288,7 +289,7 @@ class Ledger:
         if mechanism.estimator is None:
             priced = self._next(mechanism, stream, period, held, None)
             parts = self._protocol.release(
-                PricedPlan.of(priced.mechanism, held), units, stream=stream, period=period, finish=finish
+                PricedPlan.holding(priced.mechanism, held), units, stream=stream, period=period, finish=finish
             )
             price = self._charges.price(stream, period, period + len(units) - 1)
             priced = replace(priced, epsilon=max(price, priced.mechanism.steady_epsilon))
@@ -299,7 +300,7 @@ class Ledger:
             priced = self._next(mechanism, stream, number, held, before)
             last = number == period + len(units) - 1
             (part,) = self._protocol.release(
-                PricedPlan.of(priced.mechanism, held),
+                PricedPlan.holding(priced.mechanism, held),
                 rows[None],
                 stream=stream,
                 period=number,
@@ -313,7 +314,7 @@ class Ledger:
 
     def _next(
         self, mechanism: OptStream, stream: str, period: int, held: Mapping[int, int] | None, memory: Memory | None
-    ) -> Priced:
+    ) -> Priced[OptStream]:
         """Return the mechanism of a period, with the budget that holes and a plan that changes by itself leave.
 
         What a user changes is not adjusted: the policy allows it or refuses it.
@@ -330,7 +331,7 @@ class Ledger:
 
     def charge_many(
         self,
-        mechanism: OptStream,
+        mechanism: Mechanism,
         digests: Mapping[str, Mapping[int, bytes]],
         *,
         final: bool = False,
@@ -353,7 +354,7 @@ class Ledger:
             BudgetError: Some window would cost more than its policy allows. Nothing was charged.
             ConflictError: A period was charged for good or released from other data or with another plan.
         """
-        _check_mechanism(mechanism)
+        mechanism = _periodic(mechanism)
         if final and self._seals.curator is None:
             raise ParameterError("final is True, but must be False without a curator's key: values would not repeat")
         named = {}
@@ -374,16 +375,16 @@ class Ledger:
             self._witnessed(stream, read=True)
         return charged
 
-    def digests(self, mechanism: OptStream, x: Any, *, stream: str, period: int = 0) -> dict[int, bytes]:
+    def digests(self, mechanism: Mechanism, x: Any, *, stream: str, period: int = 0) -> dict[int, bytes]:
         """Return the keyed digests of the data of consecutive periods, as :meth:`charge_many` takes them."""
-        _check_mechanism(mechanism)
+        mechanism = _periodic(mechanism)
         units = mechanism.read(x).units
         _check_period(period, len(units))
         return self._protocol.digests(checked_name(stream), period, units)
 
     def release_many(
         self,
-        mechanism: OptStream,
+        mechanism: Mechanism,
         data: Mapping[str, Any],
         *,
         period: int | Mapping[str, int] = 0,
@@ -405,7 +406,7 @@ class Ledger:
             BudgetError: Some window would cost more than its policy allows. Nothing was charged.
             ConflictError: A period was released from other data or with another plan. Nothing was charged.
         """
-        _check_mechanism(mechanism)
+        mechanism = _periodic(mechanism)
         if mechanism.retune:
             raise ParameterError("mechanism has a plan that changes by itself, but must have a fixed one in bulk")
         read, units = {}, {}
@@ -726,7 +727,7 @@ class Ledger:
         found = self.releases(stream, period, period)
         return found[0] if found else None
 
-    def revised(self, mechanism: OptStream, stream: str) -> dict[int, Any]:
+    def revised(self, mechanism: Mechanism, stream: str) -> dict[int, Any]:
         """Return all estimated periods of a stream in the light of each other, by their numbers.
 
         Later periods say more about earlier ones. This costs nothing: only what was released is looked at, and what was
@@ -737,7 +738,7 @@ class Ledger:
             stream: The name of the stream.
         """
         stream = checked_name(stream)
-        _check_mechanism(mechanism)
+        mechanism = _periodic(mechanism)
         memory = mechanism.remembered()
         numbers, understood = [], []
         for number in self._memories.replay(stream, LARGEST, memory):
@@ -854,7 +855,7 @@ class Ledger:
         """Tell the witness how far a stream has come, before a step leaves, whoever has stored it."""
         self._witnessed(checked_name(stream), read=True)
 
-    def enrol(self, stream: str, mechanism: OptStream, clock: str = "steps", *, create: bool | None = None) -> None:
+    def enrol(self, stream: str, mechanism: Mechanism, clock: str = "steps", *, create: bool | None = None) -> None:
         """Write a stream, its plan and its clock down without charging anything.
 
         Raises:
@@ -1042,9 +1043,10 @@ def _problem(error: Exception) -> str:
     return str(error) if isinstance(error, OptStreamError) else f"a row cannot be read: {type(error).__name__}"
 
 
-def _check_mechanism(mechanism: OptStream) -> None:
-    if not isinstance(mechanism, OptStream):
-        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+def _periodic(mechanism: Mechanism) -> OptStream:
+    """Return a mechanism that releases whole periods, which only an OptStream does in a ledger."""
+    check_mechanism(mechanism, "period")
+    return cast("OptStream", mechanism)
 
 
 def _check_mapping(name: str, given: Mapping[Any, Any]) -> None:

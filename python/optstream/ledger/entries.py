@@ -201,10 +201,11 @@ def followed(stream: str, state: State | None, entry: LogEntry, key: bytes) -> S
                 return State(entry.period, 0, b"", b"", entry.written, void=why, ended=entry.number)
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(void=why, ended=entry.number)
-        case "step":
-            # Its values have left, so that the charge must be one that is never replaced.
+        case "step" | "settled":
+            # Values have left, so that the charge must be one that is never replaced. What the steps of some mechanisms
+            # have cost is known only when all of them have left.
             if state is not None and state.final and _is_open(state, entry.charge):
-                return state
+                return state if entry.kind == "step" else state._replace(plan=entry.plan)
         case "release":
             if state is not None and _is_open(state, entry.charge):
                 return state._replace(release=entry.number, released=entry.written)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from optstream.estimate.memory import Memory
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.entries import Seals
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism
     from optstream.mechanism.release import Parts
 
 __all__ = ["Memories"]
@@ -39,12 +39,12 @@ KEPT = "SELECT period, state, seal FROM optstream_memories WHERE stream = ?"
 class Memories:
     """What this process knows of what streams remember."""
 
-    def __init__(self, database: Database[Any], seals: Seals, mechanism_of: Callable[[bytes], OptStream]) -> None:
+    def __init__(self, database: Database[Any], seals: Seals, mechanism_of: Callable[[bytes], Mechanism]) -> None:
         """Take the database, what seals, and what makes the mechanism of a plan."""
         self._database, self._seals, self._mechanism_of = database, seals, mechanism_of
         self._known: dict[str, Memory] = {}
 
-    def before(self, stream: str, period: int, mechanism: OptStream, start: Mapping[str, Any] | None) -> Memory:
+    def before(self, stream: str, period: int, mechanism: Mechanism, start: Mapping[str, Any] | None) -> Memory:
         """Return what is remembered of all periods before one; the caller may change it, and give it back.
 
         Args:

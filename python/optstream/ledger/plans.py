@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from optstream.ledger.database import Database, Transaction
     from optstream.ledger.log import View
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism
     from optstream.privacy.accounting import Cost
     from optstream.privacy.guarantee import Guarantee
 
@@ -57,26 +57,30 @@ class Vector(NamedTuple):
 class PricedPlan:
     """A mechanism and what a period of it costs, as the ledger writes it down."""
 
-    mechanism: OptStream
+    mechanism: Mechanism
     description: str
     digest: bytes
     costs: tuple[Cost, ...]
 
     @classmethod
-    def of(cls, mechanism: OptStream, held: Mapping[int, int] | None = None) -> PricedPlan:
+    def of(cls, mechanism: Mechanism, said: Mapping[str, Any] | None = None) -> PricedPlan:
+        """Return the plan of a mechanism for periods in some circumstances, or in none that matter."""
+        if not said:
+            return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs_when({}))
+        description = canonical({**json.loads(mechanism.description), "period": said})
+        return cls(mechanism, description, plan_digest(description), mechanism.costs_when(said))
+
+    @classmethod
+    def holding(cls, mechanism: Mechanism, held: Mapping[int, int] | None) -> PricedPlan:
         """Return the plan of a mechanism in whose periods some steps repeat an earlier one, or none."""
-        if not held:
-            return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs)
-        steps = {str(step): source for step, source in sorted(held.items())}
-        description = canonical({**json.loads(mechanism.description), "held": steps})
-        return cls(mechanism, description, plan_digest(description), tuple(accounting.held(mechanism.costs, held)))
+        return cls.of(mechanism, {"held": {str(step): source for step, source in sorted(held.items())}} if held else {})
 
     @classmethod
     def described(cls, description: str) -> PricedPlan:
         """Return the plan of a description, as this build prices it."""
         content = json.loads(description)
-        sources = {int(step): source for step, source in content.pop("held", {}).items()}
-        return cls.of(build(content), sources)
+        said = content.pop("period", {})
+        return cls.of(build(content), said)
 
     @cached_property
     def costs_text(self) -> str:
@@ -103,7 +107,7 @@ class Plans:
         """Start without knowing any."""
         self._database = database
         self._rows: dict[bytes, _Row] = {}
-        self._mechanisms: dict[bytes, OptStream] = {}
+        self._plans: dict[bytes, PricedPlan] = {}
         self._own: dict[tuple[bytes, int, Fraction], Vector] = {}
         self.across = lru_cache(maxsize=1 << 14)(_across)
 
@@ -120,11 +124,15 @@ class Plans:
         """Return the digest of a plan's description; empty for what is no plan."""
         return self._row(made).digest if made else b""
 
-    def mechanism(self, made: bytes) -> OptStream:
+    def mechanism(self, made: bytes) -> Mechanism:
         """Return the mechanism of a plan."""
-        if made not in self._mechanisms:
-            self._mechanisms[made] = PricedPlan.described(self._row(made).description).mechanism
-        return self._mechanisms[made]
+        return self.plan(made).mechanism
+
+    def plan(self, made: bytes) -> PricedPlan:
+        """Return a plan as this build makes it from its description."""
+        if made not in self._plans:
+            self._plans[made] = PricedPlan.described(self._row(made).description)
+        return self._plans[made]
 
     def costs(self, made: bytes) -> tuple[Cost, ...]:
         """Return what a period of a plan costs, as it was written down."""

@@ -57,7 +57,7 @@ class Pools:
             twins.setdefault(view.pool, set()).update(draft.plan for draft in drafts if draft.kind == "plan")
             for index, draft in enumerate(drafts):
                 state = view.states.get(draft.period)
-                if draft.kind in CHARGES and (state is None or state.plan != draft.plan):
+                if draft.kind in {*CHARGES, "settled"} and (state is None or state.plan != draft.plan):
                     share = Share(view.stream, draft.period, draft.period * w)
                     own[share] = draft.plan
                     numbers[share] = view.head.number + 1 + index

@@ -6,7 +6,8 @@
 
 A step that is stored is returned as it is stored. After a crash before 2 nothing has left, and the step is drawn again:
 with a curator's key with the same noise. What cube noise keeps pending follows from the key; where there is none it is
-kept beside the observations, and goes with its block.
+kept beside the observations, and goes with its block. So is what a mechanism knows whose every step has a cost of its
+own; its noise follows from no key, and with the last step goes an entry that settles what the period has cost.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from optstream.ledger.database import BehindError, StaleError, raw
 from optstream.ledger.entries import Draft
 from optstream.ledger.plans import PricedPlan
 from optstream.mechanism.loop import Priced, price_next
+from optstream.mechanism.optstream import OptStream
 from optstream.mechanism.state import State
 
 if TYPE_CHECKING:
@@ -39,7 +41,7 @@ if TYPE_CHECKING:
     from optstream.ledger.memories import Memories
     from optstream.ledger.plans import Plans
     from optstream.ledger.protocol import Protocol
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism, Walk
     from optstream.mechanism.release import Parts
 
     Array = NDArray[np.float64]
@@ -50,10 +52,10 @@ STEPS = (
     "SELECT number, kind, period, charge, plan, data, content, written, previous, hash, seal FROM optstream_entries"
     " WHERE stream = ? AND period BETWEEN ? AND ? AND kind = 'step' ORDER BY number"
 )
-PENDING = "SELECT period, radii, seal FROM optstream_pending WHERE stream = ?"
+PENDING = "SELECT period, content, seal FROM optstream_pending WHERE stream = ?"
 KEEP = (
-    "INSERT INTO optstream_pending (stream, period, radii, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
-    " SET period = excluded.period, radii = excluded.radii, seal = excluded.seal"
+    "INSERT INTO optstream_pending (stream, period, content, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
+    " SET period = excluded.period, content = excluded.content, seal = excluded.seal"
 )
 
 
@@ -130,9 +132,16 @@ class StepProtocol:
         return any(digest == key.digest(*_observed(stream, step, units)) for key in keys)
 
     def begin(
-        self, mechanism: OptStream, stream: str, period: int, memory: Mapping[str, Any] | None
-    ) -> tuple[Charged, Priced, State]:
+        self, mechanism: Mechanism, stream: str, period: int, memory: Mapping[str, Any] | None, held: Any = None
+    ) -> tuple[Charged, Priced[Any], State]:
         """Charge a period for good, or take its charge up; return the charge, the mechanism and what is known.
+
+        Args:
+            mechanism: What releases the period, if it is not begun yet.
+            stream: The name of the stream.
+            period: The number of the period.
+            memory: What public history says.
+            held: What the mechanism goes on from.
 
         Raises:
             BudgetError: Some window would cost more than the policy allows. Nothing was charged.
@@ -142,22 +151,23 @@ class StepProtocol:
         charged = self._charged(stream, period)
         markers = _Markers(self._digester, self._seals, stream, period)
         resumed = charged is not None and charged.number and charged.data == markers.under(period, charged.key)
-        made = self._plans.mechanism(charged.plan) if charged is not None and resumed else mechanism
+        begun = self._plans.plan(charged.plan) if charged is not None and resumed else None
+        made = mechanism if begun is None else begun.mechanism
         if made.estimator is not None:
             # A period that was begun with another estimate is finished with that one.
-            own = memory if made.reconstruct == mechanism.reconstruct else None
-            known.memory = self._memories.before(stream, period, made, own)
-        if not resumed:
+            alike = mechanism.estimator is not None and made.estimator.estimate == mechanism.estimator.estimate
+            known.memory = self._memories.before(stream, period, made, memory if alike else None)
+        if begun is None:
             self._protocol.enrol(stream, PricedPlan.of(mechanism), create=False)
-            if mechanism.retune:
+            if isinstance(mechanism, OptStream) and mechanism.retune:
                 before = self._charged(stream, period - 1) if period > 0 else None
                 known.costs = self._plans.costs(before.plan) if before is not None and before.plan else ()
                 made = price_next(mechanism, known, period).mechanism
-        plan = PricedPlan.of(made)
-        self._protocol.enrol(stream, plan, create=False)
-        charge = self._charges.charge(stream, plan, markers, final=True)[period]
+            begun = PricedPlan.of(made, made.walks.before(held))
+        self._protocol.enrol(stream, begun, create=False)
+        charge = self._charges.charge(stream, begun, markers, final=True)[period]
         price = max(self._charges.price(stream, period, period), made.steady_epsilon)
-        return charge, Priced(made, plan.costs, price), known
+        return charge, Priced(made, begun.costs, price), known
 
     def retry(self, stream: str, charge: Charged) -> tuple[CuratorKey, Sequence[bytes]] | None:
         """Return what keyed noise of a charged period is derived from, if there is a key: that of its charge.
@@ -184,16 +194,16 @@ class StepProtocol:
         *,
         revision: int,
         observed: Array,
-        pending: Sequence[int | None],
+        walk: Walk,
         finished: tuple[Parts, State] | None,
-        w: int,
     ) -> None:
-        """Store a step, and with the last one the whole period, before it leaves.
+        """Store a step, and with the last one the whole period and what it has cost, before it leaves.
 
         Raises:
             StaleError: Another process has changed the stream; nothing was stored.
             BudgetError: The policy does not allow the period any more.
         """
+        made = walk.priced.mechanism
         view = self._charges.known(stream, [charge.period])
         now = view.states.get(charge.period)
         if now is None or now.number != charge.number or now.release:
@@ -201,34 +211,40 @@ class StepProtocol:
         now.check_void(stream)
         self._charges.check_windows(view, {charge.period: charge.plan})
         self._charges.check_pool(view, {charge.period: charge.plan})
-        drafts = [Draft.saying("step", step.to_bytes(), period=charge.period, charge=charge.number, plan=charge.plan)]
-        first = charge.period * w
+        said = {"period": charge.period, "charge": charge.number}
+        drafts = [Draft.saying("step", step.to_bytes(), plan=charge.plan, **said)]
         forget: list[int] = []
         add = {step.step: observed}
         if finished is not None:
-            parts = finished[0].to_bytes()
-            drafts.append(Draft.saying("release", parts, period=charge.period, charge=charge.number, plan=charge.plan))
-            forget, add = list(range(first, first + w)), {}
+            spent, after = charge.plan, made.walks.after(walk)
+            if after is not None:
+                settled = PricedPlan.of(made, after)
+                self._protocol.enrol_plan(settled)
+                spent = settled.id
+                drafts.append(Draft.saying("settled", b"", plan=spent, **said))
+            drafts.append(Draft.saying("release", finished[0].to_bytes(), plan=spent, **said))
+            w = made.guarantee.w
+            forget, add = list(range(charge.period * w, (charge.period + 1) * w)), {}
 
         def also(change: Transaction) -> None:
             observations.keep(change, self._seals, stream, revision=revision, forget=forget, add=add)
-            if any(radius is not None for radius in pending):
-                radii = json.dumps(list(pending)).encode()
-                change.write(KEEP, (stream, charge.period, radii, self._seal(stream, charge.period, radii)))
+            if walk.pending is not None:
+                content = json.dumps(walk.pending).encode()
+                change.write(KEEP, (stream, charge.period, content, self._seal(stream, charge.period, content)))
             elif not self.is_keyed:
                 change.write("DELETE FROM optstream_pending WHERE stream = ?", (stream,))
             if finished is not None and finished[1].memory is not None:
                 self._memories.keep(change, stream, finished[1].memory)
 
         try:
-            view = self._log.append(view, drafts, also=also)
+            view = self._charges.append(view, drafts, forced=True, also=also)
         except BehindError:
             raise StaleError(f"stream {stream!r} was changed by another process") from None
         self._charges.remember(view, charge.period)
 
-    def failed(self, stream: str, charge: Charged, error: BaseException) -> None:
-        """See to it that nothing else is drawn for a charge after a draw that has failed; a key repeats it."""
-        if not self.is_keyed:
+    def failed(self, stream: str, charge: Charged, walk: Walk, error: BaseException) -> None:
+        """See to it that nothing else is drawn for a charge after a draw that has failed, unless a key repeats it."""
+        if not (self.is_keyed and walk.priced.mechanism.walks.repeats):
             self._charges.settle(stream, charge, f"failed with {type(error).__name__}")
 
     def stored(self, stream: str, period: int) -> list[StoredStep]:
@@ -248,7 +264,7 @@ class StepProtocol:
         except (KeyError, TypeError, ValueError):
             raise LedgerError(f"a step of the periods {first} to {last} of {stream!r} was altered") from None
 
-    def mechanism_of(self, stream: str, period: int) -> OptStream | None:
+    def mechanism_of(self, stream: str, period: int) -> Mechanism | None:
         """Return what a period was charged for."""
         charged = self._charged(stream, period)
         return None if charged is None or not charged.plan else self._plans.mechanism(charged.plan)
@@ -257,29 +273,26 @@ class StepProtocol:
         """Return the worst window that meets a period."""
         return self._charges.price(stream, period, period)
 
-    def pending(self, stream: str, period: int, nodes: int) -> list[int | None]:
-        """Return the radii of the blocks of a period that are open.
+    def pending(self, stream: str) -> tuple[int, Any] | None:
+        """Return what is kept beside the steps that have left, with the period that it is about.
 
         Raises:
-            LedgerError: They are not what was written.
+            LedgerError: It is not what was written.
         """
         with self._log.database.transaction(write=False) as reading:
-            kept, radii = self.check(reading, stream) or (None, b"")
-        if kept != period:
-            return [None] * nodes
-        found: list[int | None] = json.loads(radii)
-        return found
+            found = self.check(reading, stream)
+        return None if found is None else (found[0], json.loads(found[1]))
 
     def check(self, reading: Transaction, stream: str) -> tuple[int, bytes] | None:
-        """Return the period whose blocks are open, and their radii.
+        """Return what is kept beside the steps that have left, as it was written, with its period.
 
         Raises:
-            LedgerError: They are not what was written.
+            LedgerError: It is not what was written.
         """
-        for period, radii, seal in reading.rows(PENDING, (stream,)):
-            if raw(seal) != self._seal(stream, period, raw(radii)):
+        for period, content, seal in reading.rows(PENDING, (stream,)):
+            if raw(seal) != self._seal(stream, period, raw(content)):
                 raise LedgerError(f"what is pending of {stream!r} was altered")
-            return period, raw(radii)
+            return period, raw(content)
         return None
 
     def _charged(self, stream: str, period: int) -> Charged | None:
@@ -290,8 +303,8 @@ class StepProtocol:
                 return None
             raise
 
-    def _seal(self, stream: str, period: int, radii: bytes) -> bytes:
-        return self._seals.code(b"pending", stream.encode(), str(period).encode(), radii)
+    def _seal(self, stream: str, period: int, content: bytes) -> bytes:
+        return self._seals.code(b"pending", stream.encode(), str(period).encode(), content)
 
 
 class _Markers(dict[int, bytes]):

@@ -19,6 +19,7 @@ from optstream.pipeline.sampling import BucketSampling, EqualSampling, L1Samplin
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from optstream.mechanism.mechanism import Mechanism
     from optstream.mechanism.optstream import OptStream
     from optstream.pipeline.features import Feature
     from optstream.pipeline.hierarchy import Hierarchy
@@ -31,6 +32,7 @@ __all__ = [
     "describe",
     "digest",
     "kind_of",
+    "name_of",
     "rational",
     "step",
     "to_toml",
@@ -53,6 +55,35 @@ KINDS: dict[str, dict[str, tuple[type[Any], tuple[str, ...], tuple[str, ...]]]] 
     },
 }
 """For each replaceable step its kinds: what is made, from which needed and which optional parameters."""
+
+
+MECHANISMS = {
+    "binary_tree": ("optstream.baselines.binary_tree", "BinaryTree"),
+    "budget_absorption": ("optstream.baselines.budget_absorption", "BudgetAbsorption"),
+    "budget_distribution": ("optstream.baselines.budget_distribution", "BudgetDistribution"),
+    "fast": ("optstream.baselines.fast", "Fast"),
+    "fourier": ("optstream.baselines.fourier", "Fourier"),
+    "laplace": ("optstream.baselines.laplace", "Laplace"),
+    "pegasus": ("optstream.baselines.pegasus", "PeGaSus"),
+    "rescue_dp": ("optstream.baselines.rescue_dp", "RescueDP"),
+    "sample": ("optstream.baselines.sample", "Sample"),
+}
+"""Mechanisms other than OptStream that plans name, and where they are: each is loaded when a plan asks for it."""
+
+
+def name_of(kind: type) -> str:
+    """Return what a plan calls a mechanism other than OptStream.
+
+    Raises:
+        ParameterError: No plan can name it.
+    """
+    found = {place: name for name, place in MECHANISMS.items()}.get((kind.__module__, kind.__name__))
+    if found is None:
+        raise ParameterError(
+            f"mechanism is {kind.__name__}, which no plan can name, but must be OptStream or one of "
+            f"{', '.join(MECHANISMS)}"
+        )
+    return found
 
 
 def describe(mechanism: OptStream) -> dict[str, Any]:
@@ -88,7 +119,7 @@ def describe(mechanism: OptStream) -> dict[str, Any]:
     }
 
 
-def to_toml(mechanism: OptStream) -> str:
+def to_toml(mechanism: Mechanism) -> str:
     """Return a mechanism as the text of a plan file, which can be read again.
 
     >>> import optstream as ops
@@ -96,7 +127,9 @@ def to_toml(mechanism: OptStream) -> str:
     >>> to_toml(mechanism).splitlines()[:2]
     ['epsilon = "1/2"', 'w = 4']
     """
-    return "".join(f"{key} = {_toml(value)}\n" for key, value in describe(mechanism).items())
+    return "".join(
+        f"{key} = {_toml(value)}\n" for key, value in json.loads(mechanism.description).items() if value is not None
+    )
 
 
 def _toml(value: Any) -> str:

@@ -9,9 +9,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from optstream.errors import BudgetError, StreamError
+from optstream.mechanism.mechanism import Mechanism
 from optstream.privacy import accounting
 
 if TYPE_CHECKING:
@@ -32,16 +33,19 @@ FINEST = 2**20
 """Shares of a budget are rounded down to one part in so many, so that scales stay short fractions."""
 
 
+Made_co = TypeVar("Made_co", bound=Mechanism, covariant=True)
+
+
 @dataclass(frozen=True)
-class Priced:
+class Priced(Generic[Made_co]):
     """The mechanism of one period, what the period costs with its holes, and the worst window that meets it."""
 
-    mechanism: OptStream
+    mechanism: Made_co
     costs: tuple[Cost, ...]
     epsilon: Fraction
 
 
-Draw = Callable[[Priced, "NDArray[np.int64]", int], "Parts"]
+Draw = Callable[[Priced[OptStream], "NDArray[np.int64]", int], "Parts"]
 """Draws a priced period, given as integers of the grid, with its number."""
 
 
@@ -49,11 +53,13 @@ Draw = Callable[[Priced, "NDArray[np.int64]", int], "Parts"]
 class Drawn:
     """A released period."""
 
-    priced: Priced
+    priced: Priced[OptStream]
     parts: Parts
 
 
-def price_next(mechanism: OptStream, state: State, period: int, held: Mapping[int, int] | None = None) -> Priced:
+def price_next(
+    mechanism: OptStream, state: State, period: int, held: Mapping[int, int] | None = None
+) -> Priced[OptStream]:
     """Return the mechanism of the next period, with as much of its budget as every window leaves.
 
     No window that meets the period and the one before costs more than the mechanism states. A period in which steps are
@@ -73,7 +79,9 @@ def price_next(mechanism: OptStream, state: State, period: int, held: Mapping[in
     return Priced(made, costs, max(price, made.steady_epsilon))
 
 
-def draw_period(priced: Priced, units: NDArray[np.int64], period: int, state: State, draw: Draw | None = None) -> Drawn:
+def draw_period(
+    priced: Priced[OptStream], units: NDArray[np.int64], period: int, state: State, draw: Draw | None = None
+) -> Drawn:
     """Draw a priced period and go on to the state after it; with noise of the mechanism's own, or as ``draw`` does.
 
     The state pays before anything is drawn: whatever fails from here on, the period is spent and never drawn again.

@@ -11,12 +11,14 @@ from optstream.estimate import Estimate
 from optstream.mechanism import candidates, description
 from optstream.mechanism.assembly import Assembler
 from optstream.mechanism.engine import Engine
+from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.parameters import check_choice, checked
-from optstream.mechanism.per_step import release_steps
-from optstream.mechanism.series import release_periods
+from optstream.mechanism.series import release_periods, release_steps
 from optstream.mechanism.state import State
 from optstream.mechanism.statements import steady
+from optstream.mechanism.walk import MeasuredWalks
 from optstream.pipeline.sampling import BucketSampling
+from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -46,7 +48,7 @@ __all__ = ["OptStream"]
 
 
 @dataclass(frozen=True, init=False)
-class OptStream:
+class OptStream(Mechanism):
     """The four-step release of one stream: sample, perturb, reconstruct, post-process.
 
     Args:
@@ -164,6 +166,7 @@ class OptStream:
         grid: float | None = None,
         hierarchy: Hierarchy | None = None,
         integers: bool = False,
+        emit: Literal["period", "step"] = "period",
     ) -> OptStream:
         """Return a mechanism that needs no choice: it starts from what :func:`tune` finds and tunes itself.
 
@@ -182,6 +185,7 @@ class OptStream:
             grid: Public step of the grid.
             hierarchy: A tree of groups whose leaves are the streams.
             integers: Whether released values are rounded to whole numbers.
+            emit: ``"step"`` chooses by the error of the value that leaves when its step has come, once and for all.
 
         Example:
             >>> mechanism = OptStream.auto(Guarantee(epsilon=1, w=48), bounds=(0, 20_000))
@@ -197,8 +201,10 @@ class OptStream:
             hierarchy=hierarchy,
             reconstruct=Estimate(season=season),
         )
-        found = candidates.compare(plain, plain.remembered(), scale, buckets=True)
-        return found.mechanism.changed(retune=True, integers=integers)
+        check_choice("emit", emit, "period", "step")
+        by_step = emit == "step"
+        found = candidates.compare(plain, plain.remembered(), scale, buckets=not by_step, by_step=by_step)
+        return found.mechanism.changed(retune=not by_step, integers=integers)
 
     def release(
         self,
@@ -260,6 +266,28 @@ class OptStream:
         return description.digest(self.description)
 
     # What the loop, streams and ledgers ask of a mechanism.
+
+    emits = ("period", "step")
+    streams = 1
+
+    @property
+    def spacing(self) -> float:
+        """The step of the grid."""
+        return self.grid
+
+    @cached_property
+    def walks(self) -> MeasuredWalks:
+        """How the steps of a period are released one by one.
+
+        Raises:
+            ParameterError: The mechanism chooses steps from the data.
+        """
+        return MeasuredWalks(self)
+
+    def costs_when(self, said: Mapping[str, Any]) -> tuple[Cost, ...]:
+        """Return what a period costs, in which steps may be ``held``: each maps to the earlier one that it repeats."""
+        sources = {int(step): source for step, source in said.get("held", {}).items()}
+        return tuple(accounting.held(self.costs, sources)) if sources else self.costs
 
     @property
     def levels(self) -> tuple[Calibration, ...]:

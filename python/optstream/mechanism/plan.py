@@ -18,20 +18,38 @@
     calibration = "sound"
     integers = false       # or true: released values are whole numbers
 
-and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays) or
-``panel`` (names), as :class:`OptStream` takes them.
+    guarantee, bounds = _guarantee(plan), _bounds(plan)
+    w = guarantee.w
+    sums, streams = plan.get("hierarchy"), plan.get("panel")
+    if sums is not None and streams is not None:
+        raise ParameterError("plan has both 'hierarchy' and 'panel', but must have one of them")
+    together = None if sums is None else Hierarchy.nested(sums)
+    if streams is not None:
+        together = Panel(as_list("panel", streams))
 """
 
 from __future__ import annotations
 
+import importlib
 import os
 import tomllib
+from dataclasses import fields
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from optstream.errors import ParameterError, ParameterTypeError
-from optstream.mechanism.description import as_float, as_list, check_keys, kind_of, rational, step, to_toml
+from optstream.mechanism.description import (
+    MECHANISMS,
+    as_float,
+    as_list,
+    check_keys,
+    kind_of,
+    rational,
+    step,
+    to_toml,
+)
+from optstream.mechanism.mechanism import Mechanism, check_mechanism
 from optstream.mechanism.optstream import OptStream
 from optstream.pipeline.features import Feature
 from optstream.pipeline.hierarchy import Hierarchy
@@ -64,7 +82,7 @@ OPTIONAL = (
 )
 
 
-def read_plan(path: str | Path) -> OptStream:
+def read_plan(path: str | Path) -> Mechanism:
     """Return the mechanism that a TOML file describes.
 
     Raises:
@@ -90,14 +108,13 @@ def read_content(path: str | Path) -> dict[str, Any]:
         raise ParameterError(f"plan {path} is not TOML, but must be: {error}") from None
 
 
-def write_plan(mechanism: OptStream, path: str | Path) -> None:
+def write_plan(mechanism: Mechanism, path: str | Path) -> None:
     """Write a mechanism to a TOML file from which :func:`read_plan` makes the same one again.
 
     Raises:
         ParameterError: The file cannot be written.
     """
-    if not isinstance(mechanism, OptStream):
-        raise ParameterTypeError(f"mechanism is of type {type(mechanism).__name__}, but must be OptStream")
+    check_mechanism(mechanism)
     if not isinstance(path, (str, os.PathLike)):
         raise ParameterTypeError(f"path is of type {type(path).__name__}, but must be a path")
     try:
@@ -107,26 +124,17 @@ def write_plan(mechanism: OptStream, path: str | Path) -> None:
         raise ParameterError(f"plan {str(path)!r} cannot be written: {why}") from None
 
 
-def build(plan: Mapping[str, Any]) -> OptStream:
+def build(plan: Mapping[str, Any]) -> Mechanism:
     """Return the mechanism that plain data describes.
 
     >>> build({"epsilon": "1/3", "w": 48, "alpha": 1, "bounds": [0, 100], "sample": {"kind": "equal", "k": 8}}).sample
     EqualSampling(k=8)
     """
+    if hasattr(plan, "get") and plan.get("mechanism") is not None:
+        return _other(plan)
     check_keys("plan", plan, REQUIRED, OPTIONAL)
-    w = plan["w"]
-    guarantee = Guarantee(
-        epsilon=rational("epsilon", plan["epsilon"]),
-        w=w,
-        alpha=as_float("alpha", plan["alpha"]),
-        neighbours=plan.get("neighbours", "sliding"),
-        delta=rational("delta", plan.get("delta", 0)),
-        entities=plan.get("entities", "settled"),
-        entity=plan.get("entity", "entity"),
-    )
-    bounds = as_list("bounds", plan["bounds"])
-    if len(bounds) != 2:  # noqa: PLR2004
-        raise ParameterError(f"bounds have {len(bounds)} entries, but must be a pair [lower, upper]")
+    guarantee, bounds = _guarantee(plan), _bounds(plan)
+    w = guarantee.w
     sums, streams = plan.get("hierarchy"), plan.get("panel")
     if sums is not None and streams is not None:
         raise ParameterError("plan has both 'hierarchy' and 'panel', but must have one of them")
@@ -134,7 +142,7 @@ def build(plan: Mapping[str, Any]) -> OptStream:
     if streams is not None:
         together = Panel(as_list("panel", streams))
     shared: dict[str, Any] = {
-        "bounds": (as_float("bounds[0]", bounds[0]), as_float("bounds[1]", bounds[1])),
+        "bounds": bounds,
         "features": [_feature(w, feature) for feature in as_list("features", plan.get("features", []))],
         "grid": None if plan.get("grid") is None else as_float("grid", plan["grid"]),
         "hierarchy": together,
@@ -157,6 +165,58 @@ def build(plan: Mapping[str, Any]) -> OptStream:
         if level_split is None
         else [rational("level_split", share) for share in as_list("level_split", level_split)],
     )
+
+
+def _guarantee(plan: Mapping[str, Any]) -> Guarantee:
+    return Guarantee(
+        epsilon=rational("epsilon", plan["epsilon"]),
+        w=plan["w"],
+        alpha=as_float("alpha", plan["alpha"]),
+        neighbours=plan.get("neighbours", "sliding"),
+        delta=rational("delta", plan.get("delta", 0)),
+        entities=plan.get("entities", "settled"),
+        entity=plan.get("entity", "entity"),
+    )
+
+
+def _bounds(plan: Mapping[str, Any]) -> tuple[float, float]:
+    bounds = as_list("bounds", plan["bounds"])
+    if len(bounds) != 2:  # noqa: PLR2004
+        raise ParameterError(f"bounds have {len(bounds)} entries, but must be a pair [lower, upper]")
+    return as_float("bounds[0]", bounds[0]), as_float("bounds[1]", bounds[1])
+
+
+def _other(plan: Mapping[str, Any]) -> Mechanism:
+    """Return a mechanism other than OptStream that a plan names."""
+    name = plan["mechanism"]
+    if not isinstance(name, str) or name not in MECHANISMS:
+        raise ParameterError(f"mechanism is {name!r}, but must be one of {', '.join(map(repr, MECHANISMS))}")
+    module, kind = MECHANISMS[name]
+    made = getattr(importlib.import_module(module), kind)
+    own = {"calibration", "grid"}
+    if not issubclass(made, OptStream):
+        own |= {field.name for field in fields(made)} - {"guarantee", "bounds"}
+    check_keys(
+        "plan",
+        plan,
+        ("mechanism", *(key for key in REQUIRED if key != "sample")),
+        ("neighbours", "entities", "entity", *sorted(own)),
+    )
+    given = {key: _parameter(key, plan[key]) for key in sorted(own) if plan.get(key) is not None}
+    try:
+        mechanism: Mechanism = made(_guarantee(plan), bounds=_bounds(plan), **given)
+    except TypeError:
+        raise ParameterError(f"plan lacks a parameter that {name!r} must have") from None
+    return mechanism
+
+
+def _parameter(name: str, value: Any) -> Any:
+    """Return a parameter of another mechanism; tuples are arrays in a plan."""
+    if isinstance(value, (list, tuple)):
+        return tuple(float(entry) if isinstance(entry, Decimal) else entry for entry in value)
+    if name == "grouping":
+        return rational(name, value)
+    return float(value) if isinstance(value, Decimal) else value
 
 
 def _auto(plan: Mapping[str, Any], guarantee: Guarantee, shared: dict[str, Any]) -> OptStream:

@@ -1,22 +1,28 @@
-"""Releasing whole periods of a series, one after the other."""
+"""Releasing a series, period by period or step by step."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optstream.data.frames import read_periods
 from optstream.mechanism.loop import draw_periods, price_next
+from optstream.mechanism.release import Release
 from optstream.mechanism.statements import stated
-from optstream.mechanism.tree_release import by_step
+from optstream.mechanism.step_release import HeldRelease, HeldTreeRelease
+from optstream.mechanism.tree_release import assemble_tree, by_step
 from optstream.progress import progress
 
 if TYPE_CHECKING:
+    from optstream.mechanism.loop import Priced
     from optstream.mechanism.optstream import OptStream
-    from optstream.mechanism.release import Release
+    from optstream.mechanism.release import Parts
     from optstream.mechanism.state import State
+    from optstream.mechanism.step_release import Stepped
 
-__all__ = ["release_periods"]
+__all__ = ["release_periods", "release_steps"]
 
 
 def release_periods(mechanism: OptStream, x: Any, known: State) -> Any:
@@ -53,3 +59,59 @@ def _at_once(mechanism: OptStream, x: Any, known: State) -> Release:
     statement = stated(mechanism, [priced], known, periods)
     known.advance(known.next + periods - 1, mechanism.costs)
     return replace(made, statement=statement, state=known.to_data(mechanism.guarantee))
+
+
+def release_steps(mechanism: OptStream, x: Any, known: State) -> Any:
+    """Return whole periods released step by step."""
+    walks = mechanism.walks
+    periods = mechanism.read(x)
+    steps: list[Stepped] = []
+    drawn: list[tuple[Priced[OptStream], Parts]] = []
+    held = None
+    for units in periods.units:
+        walk = walks.begin(known, known.next, held)
+        steps += [walk.push(column) for column in units.T]
+        drawn.append((walk.priced, walk.finish(known)))
+        held = walk.held
+    w, count = mechanism.guarantee.w, len(drawn)
+    nodes = np.stack([step.values for step in steps]).reshape(count, w, -1).transpose(0, 2, 1)
+    better = mechanism.assembler.whole(np.stack([parts.values for _, parts in drawn]))
+    single = mechanism.hierarchy is None
+    statement = stated(mechanism, [priced for priced, _ in drawn], known, count)
+    extra = {
+        "statement": statement,
+        "revised": periods.restore(better[:, 0] if single else by_step(better)),
+        "state": known.to_data(mechanism.guarantee),
+    }
+    deviations = None
+    if mechanism.estimator is not None:
+        found = [step.deviations for step in steps if step.deviations is not None]
+        deviations = np.stack(found).reshape(count, w, -1).transpose(0, 2, 1)
+    if mechanism.hierarchy is not None:
+        made = assemble_tree(
+            nodes,
+            periods.restore,
+            hierarchy=mechanism.hierarchy,
+            features=mechanism.features,
+            statement=statement,
+            noise=[priced.mechanism.assembler.level_noise for priced, _ in drawn],
+            deviations=deviations,
+            integers=mechanism.integers,
+        )
+        if deviations is not None:
+            return replace(made, **extra)
+        fields = {name: getattr(made, name) for name in made.__dataclass_fields__} | extra
+        return HeldTreeRelease(**fields, _mechanism=mechanism, _stepped=tuple(steps))
+    rows = np.ascontiguousarray(nodes[:, 0])
+    fields = {
+        "values": periods.restore(rows.astype(np.int64) if mechanism.integers else rows),
+        "features": tuple(rows @ np.eye(feature.size)[list(feature.labels)] for feature in mechanism.features),
+        "_rows": rows,
+        "_knots": np.empty((0, 0), dtype=np.int64),
+        "_scales": np.array([priced.mechanism.noise_scale for priced, _ in drawn]),
+        "_grid": mechanism.grid + 0.5 * mechanism.integers,
+        **extra,
+    }
+    if deviations is not None:
+        return Release(**fields, _deviations=np.ascontiguousarray(deviations[:, 0]))
+    return HeldRelease(**fields, _mechanism=mechanism, _stepped=tuple(steps))

@@ -18,7 +18,7 @@ from optstream.privacy import accounting
 
 if TYPE_CHECKING:
     from optstream.estimate.memory import Memory
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism
     from optstream.privacy.accounting import Cost
     from optstream.privacy.guarantee import Guarantee
 
@@ -136,7 +136,7 @@ class State:
 
     @classmethod
     def read(
-        cls, data: Mapping[str, Any] | None, mechanism: OptStream, clock: str | None = None, *, forget: bool = False
+        cls, data: Mapping[str, Any] | None, mechanism: Mechanism, clock: str | None = None, *, forget: bool = False
     ) -> State:
         """Return the state that :meth:`to_data` gave, for a mechanism that is to go on from it.
 
@@ -196,7 +196,7 @@ def _check_numbers(last: Any, costs: tuple[Cost, ...], w: int) -> None:
         raise ParameterError(f"state is damaged, but must have costs on the {w} steps of the last period")
 
 
-def public_memory(data: Mapping[str, Any], mechanism: OptStream) -> Mapping[str, Any] | None:
+def public_memory(data: Mapping[str, Any], mechanism: Mechanism) -> Mapping[str, Any] | None:
     """Return what public history says, for a stream whose costs a ledger keeps.
 
     Raises:

@@ -70,7 +70,7 @@ def _where(guarantee: Guarantee, streams: Hierarchy) -> list[str]:
     return [f"one {guarantee.entity} may be in any {leaves}, in several at once"]
 
 
-def stated(mechanism: OptStream, priced: Sequence[Priced], known: State, periods: int) -> Statement:
+def stated(mechanism: OptStream, priced: Sequence[Priced[OptStream]], known: State, periods: int) -> Statement:
     """Return what a call states: the price of all windows that it knows of."""
     count = "this period" if periods == 1 else f"these {periods} periods"
     scope = (
@@ -86,7 +86,7 @@ def stated(mechanism: OptStream, priced: Sequence[Priced], known: State, periods
     return replace(mechanism.statement, epsilon=epsilon, scope=scope, stages=_stages_of(mechanism, priced))
 
 
-def _stages_of(mechanism: OptStream, priced: Sequence[Priced]) -> tuple[Stage, ...]:
+def _stages_of(mechanism: OptStream, priced: Sequence[Priced[OptStream]]) -> tuple[Stage, ...]:
     """Return the stages of what was drawn, which has a smaller budget where a window over a change needs it."""
     if mechanism.retune:
         return mechanism.statement.stages

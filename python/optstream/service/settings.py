@@ -24,7 +24,7 @@ from optstream.privacy.guarantee import Guarantee
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism
 
 __all__ = ["Account", "Declared", "Limits", "Settings", "TokenSettings", "read_settings"]
 
@@ -91,7 +91,7 @@ class Declared:
     """A stream that exists: how it is released, its clock, and what becomes of observations that do not fit."""
 
     name: str
-    mechanism: OptStream = field(repr=False)
+    mechanism: Mechanism = field(repr=False)
     step: timedelta | None = None
     origin: datetime | None = None
     public: bool = False

@@ -47,7 +47,7 @@ REPEATED = (
 @lru_cache(maxsize=512)
 def plan_id(mechanism: OptStream, held: tuple[tuple[int, int], ...] = ()) -> bytes:
     """Return what a ledger knows the plan of a mechanism by."""
-    return PricedPlan.of(mechanism, dict(held)).id
+    return PricedPlan.holding(mechanism, dict(held)).id
 
 
 def curator_of(key: CuratorKey | str | Path | None) -> CuratorKey:
@@ -66,7 +66,7 @@ def keyed_draw(key: CuratorKey, stream: str, held: Mapping[int, int] | None = No
     """Return what draws a priced period of a stream, in which some steps repeat others, with noise from a key."""
     repeated = tuple(sorted(held.items())) if held else ()
 
-    def draw(priced: Priced, units: Units, period: int) -> Parts:
+    def draw(priced: Priced[OptStream], units: Units, period: int) -> Parts:
         digest = data_digest(key, stream, period, units)
         context = [stream.encode(), period.to_bytes(8, "little"), plan_id(priced.mechanism, repeated), digest]
         return priced.mechanism.draw(units, (key, context))

@@ -12,9 +12,9 @@ from optstream import _core
 from optstream.errors import EntropyError, LedgerError, ParameterError, StreamError
 from optstream.ledger.database import StaleError, pause
 from optstream.ledger.steps import StoredStep
-from optstream.mechanism.per_step import StepNoise, Stepped, StepRelease, Walk, begin, check_stepwise, refill, restored
 from optstream.mechanism.state import State, sealed, unsealed
-from optstream.pipeline.perturbation import CubeNoise
+from optstream.mechanism.step_release import StepRelease
+from optstream.stream.by_period import ATTEMPTS
 from optstream.stream.keyed import plan_id
 
 if TYPE_CHECKING:
@@ -26,15 +26,13 @@ if TYPE_CHECKING:
     from optstream.keys import CuratorKey
     from optstream.ledger import Ledger
     from optstream.ledger.entries import State as Charged
-    from optstream.mechanism.optstream import OptStream
+    from optstream.mechanism.mechanism import Mechanism, Walk
+    from optstream.mechanism.step_release import Stepped
     from optstream.stream.open_period import Rules
 
     Vector = NDArray[np.float64]
 
 __all__ = ["StepStream"]
-
-ATTEMPTS = 500
-"""How often a push is tried again after another process has changed the stream."""
 
 
 class StepStream:
@@ -53,7 +51,7 @@ class StepStream:
 
     def __init__(
         self,
-        mechanism: OptStream,
+        mechanism: Mechanism,
         clock: Clock,
         rules: Rules,
         *,
@@ -63,11 +61,11 @@ class StepStream:
         state: Mapping[str, Any] | None,
         key: CuratorKey | None = None,
     ) -> None:
-        check_stepwise(mechanism)
-        if key is not None and isinstance(mechanism.perturb, CubeNoise):
+        self._walks = mechanism.walks
+        if key is not None and not self._walks.repeats_alone:
             raise ParameterError(
-                "perturb is CubeNoise, but must be other noise with emit='step' and a key without a ledger: only a "
-                "ledger knows whether the radius of a block was used before"
+                "key is given, but must not be with emit='step' for noise that lasts for several steps, or that no key "
+                "repeats: give a ledger, which knows what was used before"
             )
         if rules.disorder == "accept":
             raise ParameterError("disorder is 'accept', but must be 'refuse' with emit='step': a step leaves at once")
@@ -86,7 +84,8 @@ class StepStream:
         """The step after the last that has left."""
         self._published: Vector | None = None
         """What left last, of every leaf."""
-        self._held: tuple[Vector, StepNoise] | None = None
+        self._held: Any = None
+        """What the next period goes on from."""
         self._left: dict[int, tuple[bytes, StepRelease]] = {}
         """The steps of the open period and the one before that have left, with the observation of each."""
         if ledger is not None:
@@ -114,7 +113,7 @@ class StepStream:
                 "next": self._next,
                 "void": self._void,
                 "published": None if self._published is None else self._published.tolist(),
-                "held": None if self._held is None else self._held[0].tolist(),
+                "held": self._walks.held_to_data(self._held),
                 "walk": None if self._walk is None else self._walk.to_data(),
                 "known": self._known.to_data(self._mechanism.guarantee),
             }
@@ -135,16 +134,14 @@ class StepStream:
             following, void, walk = state["next"], state["void"], state["walk"]
             published, held = state["published"], state["held"]
             self._published = None if published is None else np.array(published, dtype=np.float64)
-            samples = len(self._mechanism.levels[0].runs or ())
-            if held is not None:
-                self._held = np.array(held, dtype=np.float64), StepNoise(self._mechanism.levels, samples - 1)
+            self._held = self._walks.held_from_data(held)
         except (KeyError, TypeError, ValueError):
             raise ParameterError("state is damaged, but must be what Stream.state gave") from None
         if not all(number is None or type(number) is int for number in (following, void)):
             raise ParameterError("state is damaged, but must be what Stream.state gave")
         self._next, self._void = following, void
         if walk is not None:
-            self._walk = restored(walk, self._mechanism, self._known)
+            self._walk = self._walks.restored(walk, self._known)
             if self._known.last != self._walk.period or self._next != self._first(self._walk.period) + self._walk.step:
                 raise ParameterError("state is damaged, but must be what Stream.state gave")
 
@@ -171,6 +168,13 @@ class StepStream:
     def look_again(self) -> None:
         """Take up what the ledger says before anything else."""
         self._walk, self._revision = None, -1
+
+    def discard(self) -> int:
+        """Drop nothing: every step has left."""
+        return 0
+
+    def flush(self) -> None:
+        """Release nothing: every step has left."""
 
     def _first(self, period: int) -> int:
         return period * self._mechanism.guarantee.w
@@ -223,7 +227,7 @@ class StepStream:
         return np.full(width, (low + high) / 2) if self._published is None else np.clip(self._published, low, high)
 
     def _units(self, value: Vector) -> NDArray[np.int64]:
-        units = _core.quantise(value.reshape(1, -1), self._mechanism.bounds, self._mechanism.grid)
+        units = _core.quantise(value.reshape(1, -1), self._mechanism.bounds, self._mechanism.spacing)
         return units.ravel()
 
     def _digest(self, step: int, value: Vector) -> bytes:
@@ -258,12 +262,12 @@ class StepStream:
             if self._ledger is None:
                 self._went(walk, step, vector, stepped, release)
                 return [release]
-        except EntropyError:
-            # Nothing was drawn.
-            self._forget(walk)
-            raise
         except BaseException as error:
-            self._fail(walk, error)
+            if isinstance(error, EntropyError) and walk.priced.mechanism.walks.repeats:
+                # Nothing was drawn.
+                walk.forget()
+            else:
+                self._fail(walk, error)
             raise
         try:
             self._store(walk, step, vector, stepped, finished)
@@ -288,12 +292,12 @@ class StepStream:
 
     def _begun(self, period: int) -> Walk:
         if self._ledger is None:
-            walk = begin(self._mechanism, self._known, period, self._held)
+            walk = self._walks.begin(self._known, period, self._held)
         else:
             self._charge, priced, self._known = self._ledger.steps.begin(
-                self._mechanism, self._name, period, self._memory
+                self._mechanism, self._name, period, self._memory, self._held
             )
-            walk = Walk(priced, period, self._known, self._held)
+            walk = priced.mechanism.walks.charged(priced, period, self._known, self._held)
         self._walk = walk
         return walk
 
@@ -310,9 +314,8 @@ class StepStream:
             content,
             revision=self._revision,
             observed=vector,
-            pending=walk.pending,
+            walk=walk,
             finished=finished,
-            w=self._mechanism.guarantee.w,
         )
         ledger.witnessed(self._name)
         self._revision += 1
@@ -327,14 +330,10 @@ class StepStream:
         if walk.is_complete:
             self._held, self._walk, self._charge = walk.held, None, None
 
-    def _forget(self, walk: Walk) -> None:
-        """Take a step back that was not drawn."""
-        walk.units = walk.units[:, :-1]
-
     def _fail(self, walk: Walk, error: BaseException) -> None:
         """Let nothing more be drawn for a period: another draw would be a second look."""
         if self._ledger is not None and self._charge is not None:
-            self._ledger.steps.failed(self._name, self._charge, error)
+            self._ledger.steps.failed(self._name, self._charge, walk, error)
             self._revision = -1
         self._void, self._walk = walk.period, None
         self._next = self._first(walk.period + 1)
@@ -343,7 +342,7 @@ class StepStream:
         made = walk.priced.mechanism
         return self._made(made, step, stepped, walk.priced.epsilon, parts)
 
-    def _made(self, made: OptStream, step: int, stepped: Stepped, epsilon: Any, parts: Any) -> StepRelease:
+    def _made(self, made: Mechanism, step: int, stepped: Stepped, epsilon: Any, parts: Any) -> StepRelease:
         scope = "Holds for this step's period, together with all that was released before it through the same stream."
         if self._ledger is not None:
             scope = (
@@ -382,12 +381,10 @@ class StepStream:
         stored = self.stored(step // self._mechanism.guarantee.w)
         return next((found for found in stored if found[1].step == step), None)
 
-    def _from_stored(self, made: OptStream, period: int, found: StoredStep) -> StepRelease:
+    def _from_stored(self, made: Mechanism, period: int, found: StoredStep) -> StepRelease:
         steps = self._ledger.steps if self._ledger is not None else None
         epsilon = made.steady_epsilon if steps is None else max(steps.price(self._name, period), made.steady_epsilon)
-        known = np.flatnonzero(~np.isnan(found.samples[0]))
-        sample = int(known[-1]) if known.size else found.samples.shape[1] - 1
-        stepped = Stepped(found.values, found.deviations, StepNoise(made.levels, sample))
+        stepped = made.walks.stepped(found)
         return self._made(made, found.step, stepped, epsilon, None)
 
     def _load(self) -> None:
@@ -408,10 +405,13 @@ class StepStream:
         self._walk = self._charge = self._held = self._published = None
         self._left, self._revision, self._void = {}, kept.revision, None
         self._next = None if kept.released is None else (kept.released + 1) * w
-        last = [] if kept.released is None else ledger.steps.stored(self._name, kept.released)
-        made = None if not last else ledger.steps.mechanism_of(self._name, kept.released or 0)
-        if last and made is not None:
-            self._held = last[-1].samples[:, -1], StepNoise(made.levels, last[-1].samples.shape[1] - 1)
+        last: list[StoredStep] = []
+        at, pending = ledger.steps.pending(self._name) or (None, None)
+        if kept.released is not None:
+            last = ledger.steps.stored(self._name, kept.released)
+            made = ledger.steps.mechanism_of(self._name, kept.released)
+            if last and made is not None and type(made.walks) is type(self._walks):
+                self._held = made.walks.held_after(last[-1], pending if at == kept.released else None)
         period = min(kept.values) // w if kept.values else None
         steps = last
         if period is not None:
@@ -423,10 +423,11 @@ class StepStream:
             self._published = values if hierarchy is None else values[hierarchy.leaf_positions]
         if period is None or not steps or steps[-1].step // w != period:
             return
-        self._charge, priced, self._known = ledger.steps.begin(self._mechanism, self._name, period, self._memory)
-        walk = Walk(priced, period, self._known, self._held)
+        self._charge, priced, self._known = ledger.steps.begin(
+            self._mechanism, self._name, period, self._memory, self._held
+        )
         rows = np.stack([self._units(kept.values[number]) for number in range(period * w, self._next or 0)], axis=1)
-        refill(walk, rows, steps[-1].samples, steps[-1].cells)
-        if not ledger.steps.is_keyed:
-            walk.pending = ledger.steps.pending(self._name, period, len(walk.pending))
-        self._walk = walk
+        begun = [step for step in steps if step.step // w == period]
+        self._walk = priced.mechanism.walks.again(
+            priced, period, self._known, self._held, begun, (rows, pending if at == period else None)
+        )
