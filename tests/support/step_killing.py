@@ -1,6 +1,6 @@
 """Push steps from several processes that are killed at random moments; run as a program by test_step_ledger.py.
 
-    python step_killing.py URL KILLS JOURNAL
+    python step_killing.py URL KILLS JOURNAL MECHANISM
 
 All push the same observations of one stream, step by step, without a key: every draw is fresh, so that two draws of a
 step would differ. Each writes what it was given to the journal before it goes on.
@@ -13,8 +13,13 @@ import random
 import signal
 import sys
 import time
+from typing import TYPE_CHECKING
 
 import optstream as ops
+from optstream import baselines
+
+if TYPE_CHECKING:
+    from optstream.mechanism.mechanism import Mechanism
 
 W, PROCESSES = 6, 3
 MECHANISM = ops.OptStream(
@@ -24,6 +29,8 @@ MECHANISM = ops.OptStream(
     reconstruct=ops.Estimate(season=1),
     bounds=(0, 1000),
 )
+ADAPTIVE = baselines.BudgetDistribution(ops.Guarantee(epsilon=1, w=W), bounds=(0, 1000))
+MECHANISMS: dict[str, Mechanism] = {"estimate": MECHANISM, "adaptive": ADAPTIVE}
 
 
 def observed(step: int) -> float:
@@ -31,10 +38,10 @@ def observed(step: int) -> float:
     return 500.0 + step % 97
 
 
-def work(url: str, journal: int) -> None:
+def work(url: str, journal: int, mechanism: Mechanism) -> None:
     """Push step after step from where the ledger is."""
     with ops.Ledger(url, timeout=300) as ledger:
-        stream = ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step")
+        stream = ops.Stream(mechanism, ledger=ledger, name="pushed", emit="step")
         while True:
             kept = ledger.kept("pushed")
             step = max([*kept.values, -1 if kept.released is None else kept.released * W + W - 1]) + 1
@@ -44,18 +51,18 @@ def work(url: str, journal: int) -> None:
                     os.write(journal, f"{number} {release.value!r}\n".encode())
 
 
-def main(url: str, kills: int, path: str) -> None:
+def main(url: str, kills: int, path: str, mechanism: Mechanism) -> None:
     """Kill and start processes."""
     journal = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     with ops.Ledger(url, create=True, timeout=300) as ledger:
-        ops.Stream(MECHANISM, ledger=ledger, name="pushed", emit="step", create=True)
+        ops.Stream(mechanism, ledger=ledger, name="pushed", emit="step", create=True)
     moments = random.Random(5)
     children: list[int] = []
     for _ in range(kills):
         while len(children) < PROCESSES:
             child = os.fork()
             if child == 0:
-                work(url, journal)
+                work(url, journal, mechanism)
             children.append(child)
         time.sleep(moments.uniform(0.02, 0.4))
         victim = children.pop(moments.randrange(len(children)))
@@ -67,4 +74,4 @@ def main(url: str, kills: int, path: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), sys.argv[3], MECHANISMS[sys.argv[4]])

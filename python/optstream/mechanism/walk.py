@@ -279,7 +279,10 @@ class MeasuredWalks:
 
     def held_after(self, last: Left | None, pending: Any) -> Held:  # noqa: ARG002  (nothing lasts for longer)
         """Return the last measured values of a period by its last step."""
-        return None if last is None else _held(self.mechanism, last.samples[:, -1])
+        if last is None or np.isnan(last.samples[:, -1:]).any() or not last.samples.size:
+            # The period is void, or was released by something that measures otherwise.
+            return None
+        return _held(self.mechanism, last.samples[:, -1])
 
     def stepped(self, left: Left) -> Stepped:
         """Return what has left at a step that is stored."""

@@ -151,6 +151,7 @@ class StepStream:
             if self._revision < 0:
                 self._load()
             try:
+                self._check(observations)
                 return [release for step, value in observations for release in self._push(step, value)]
             except StaleError:
                 self._load()
@@ -179,6 +180,20 @@ class StepStream:
     def _first(self, period: int) -> int:
         return period * self._mechanism.guarantee.w
 
+    def _check(self, observations: Sequence[tuple[int, Vector]]) -> None:
+        """Raise before anything is drawn if an observation will be refused."""
+        expected, w = self._next, self._mechanism.guarantee.w
+        for step, value in observations:
+            if self._next is not None and step < self._next:
+                self._again(step, value)
+            elif expected is None or step >= expected:
+                self._check_gap(step, step // w * w if expected is None else expected)
+                expected = step + 1
+
+    def _check_gap(self, step: int, expected: int) -> None:
+        if step > expected and self._rules.missing == "refuse":
+            raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
+
     def _push(self, step: int, value: Vector) -> list[StepRelease]:
         if self._next is not None and step < self._next:
             return self._again(step, value)
@@ -206,8 +221,7 @@ class StepStream:
         """Return the steps that are to be taken, with None for those that are missing."""
         w = self._mechanism.guarantee.w
         expected = step // w * w if self._next is None else self._next
-        if step > expected and self._rules.missing == "refuse":
-            raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
+        self._check_gap(step, expected)
         # Periods without any observation are passed over.
         end = self._end(expected)
         absent = [*range(expected, min(step, end)), *range(max(step // w * w, end), step)]
@@ -418,7 +432,8 @@ class StepStream:
             # Another process may have gone on since.
             steps = [*last, *(one for one in ledger.steps.stored(self._name, period) if one.step in kept.values)]
         if steps:
-            self._next = steps[-1].step + 1
+            # A period that is void has steps that never came.
+            self._next = max(steps[-1].step + 1, self._next or 0)
             values = steps[-1].values
             self._published = values if hierarchy is None else values[hierarchy.leaf_positions]
         if period is None or not steps or steps[-1].step // w != period:
