@@ -45,7 +45,7 @@ class Priced(Generic[Made_co]):
     epsilon: Fraction
 
 
-Draw = Callable[[Priced[OptStream], "NDArray[np.int64]", int], "Parts"]
+Draw = Callable[["Priced[OptStream]", "NDArray[np.int64]", int], "Parts"]
 """Draws a priced period, given as integers of the grid, with its number."""
 
 

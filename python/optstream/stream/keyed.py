@@ -221,7 +221,7 @@ class _Job:
     stream: str
     read: Periods
     known: State
-    first: Priced
+    first: Priced[OptStream]
 
 
 def _one_by_one(mechanism: OptStream, key: CuratorKey, job: _Job) -> Any:
