@@ -542,6 +542,7 @@ INTERNAL = {
     "L1Sampling.positives LaplaceNoise.blocks LaplaceNoise.sample_costs GaussianNoise.blocks",
     "GaussianNoise.sample_costs Feature.refines Hierarchy.sums Panel.sums OptStream.read",
     "OptStream.draw OptStream.assemble OptStream.assemble_period Ledger.release_parts Ledger.enrol Ledger.kept",
+    "OptStream.truth OptStream.costs_when",
     "OptStream.changed OptStream.finish OptStream.following OptStream.remembered OptStream.variant",
     "Tuning.picture Tuning.plot Tuning.shown Tuning.to_json Release.measured",
     "Ledger.keep Ledger.keeper CuratorKey.digest CuratorKey.digest_many audit.Audit.to_json audit.Audit.to_markdown",

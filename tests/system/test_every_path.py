@@ -28,7 +28,7 @@ from optstream import _core
 from optstream.mechanism import engine, loop, plan
 from optstream.mechanism.per_step import StepRelease
 from optstream.mechanism.state import State, sealed
-from optstream.stream import stream as stream_module
+from optstream.stream import by_period as stream_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -69,3 +69,28 @@ def test_a_file_is_released_as_if_it_had_come_step_by_step(tmp_path: Path) -> No
     )
     assert done.returncode == 0, done.stderr
     assert len(done.stdout.splitlines()) == 9
+
+
+def test_another_mechanism_goes_on_where_it_was(ledger: Path) -> None:
+    flags = ["--mechanism", "budget_absorption", *FLAGS[:-2]]
+
+    def follow(lines: str, *given: str) -> subprocess.CompletedProcess[str]:
+        arguments = command("follow", "-", "--ledger", ledger, "--stream", "s", "--create-stream", *given)
+        return subprocess.run(arguments, input=lines, capture_output=True, text=True, check=False, timeout=60)
+
+    first = follow("0,50\n1,51\n2,52\n3,53\n4,54\n", *flags)
+    assert first.returncode == 0, first.stderr
+    again = follow("".join(f"{step},{50 + step}\n" for step in range(7)), *flags)
+    assert again.stdout.startswith(first.stdout)
+    assert len(again.stdout.splitlines()) == 7
+    wrong = follow("7,57\n", *flags, "--k", "3")
+    assert "unknown key 'k'" in wrong.stderr
+    released = subprocess.run(
+        command("release", "-", "--ledger", ledger, "--stream", "s", "--first-period", "0", *flags),
+        input="x\n1\n2\n3\n4\n",
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert "--ledger does not go with BudgetAbsorption" in released.stderr

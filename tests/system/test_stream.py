@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 
 import optstream as ops
 from optstream.privacy.accounting import Cost, TouchCost, held, moved, worst_window
-from optstream.stream import stream as stream_module
+from optstream.stream import by_period as stream_module
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping

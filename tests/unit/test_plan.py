@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 
 import optstream as ops
+from optstream import baselines
 from optstream.mechanism.description import describe, digest
 from optstream.mechanism.members import pool_of
 from optstream.mechanism.plan import build
@@ -206,3 +207,31 @@ def test_relative_errors_are_equal_or_as_weighted() -> None:
 def test_what_is_wrong_in_a_pool_is_said(content: dict[str, Any], message: str) -> None:
     with pytest.raises((ops.ParameterError, ops.ParameterTypeError), match=message):
         pool_of(content)
+
+
+def test_a_plan_names_another_mechanism(tmp_path: Path) -> None:
+    guarantee = ops.Guarantee(epsilon=Fraction(1, 3), w=12)
+    made = [
+        baselines.PeGaSus(guarantee, grouping=0.3, bounds=(0, 100)),
+        baselines.BudgetDistribution(guarantee, bounds=(0, 100)),
+        baselines.BudgetAbsorption(guarantee, bounds=(0, 100)),
+        baselines.RescueDP(guarantee, most=(0.5, 0.1), bounds=(0, 100)),
+        baselines.Fast(guarantee, gains=baselines.Gains(0.8, 0.2, 0.0, 3), bounds=(0, 100)),
+        baselines.Sample(guarantee, k=3, bounds=(0, 100)),
+        baselines.BinaryTree(guarantee, horizon=99, bounds=(0, 100)),
+        baselines.Fourier(guarantee, k=2, bounds=(0, 100)),
+    ]
+    for mechanism in made:
+        ops.write_plan(mechanism, tmp_path / "plan.toml")
+        assert ops.read_plan(tmp_path / "plan.toml") == mechanism
+        assert ops.read_plan(tmp_path / "plan.toml").digest == mechanism.digest
+    text = 'epsilon = 1\nw = 4\nalpha = 1\nbounds = [0, 9]\nmechanism = "laplace"\n'
+    (tmp_path / "plan.toml").write_text(text)
+    assert (
+        ops.read_plan(tmp_path / "plan.toml").description
+        == baselines.Laplace(ops.Guarantee(epsilon=1, w=4), bounds=(0, 9)).description
+    )
+    for wrong, match in (("laplace", "unknown key 'k'"), ("magic", "mechanism is 'magic'"), ("fourier", "lacks")):
+        (tmp_path / "plan.toml").write_text(text.replace("laplace", wrong) + "k = 2\n" * (wrong != "fourier"))
+        with pytest.raises(ops.ParameterError, match=match):
+            ops.read_plan(tmp_path / "plan.toml")

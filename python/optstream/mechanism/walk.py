@@ -245,11 +245,13 @@ class MeasuredWalks:
         try:
             epsilon, price = Fraction(data["epsilon"]), Fraction(data["price"])
             made = chosen if chosen.guarantee.epsilon == epsilon else chosen.with_epsilon(epsilon)
-            if data["plan"] != made.engine.fingerprint.hex():
-                # The period is paid for as it was begun: parts of two plans may cost more than either.
-                raise ParameterError(
-                    "state is within a period of another mechanism, but must be finished with the same"
-                )
+            begun = data["plan"]
+        except (KeyError, TypeError, ValueError, ZeroDivisionError):
+            raise ParameterError(DAMAGED) from None
+        if begun != made.engine.fingerprint.hex():
+            # The period is paid for as it was begun: parts of two plans may cost more than either.
+            raise ParameterError("state is within a period of another mechanism, but must be finished with the same")
+        try:
             held = None if data["held"] is None else _held(made, np.array(data["held"], dtype=np.float64))
             walk = MeasuredWalk(Priced(made, state.costs, price), int(data["period"]), state, held)
             units = np.array(data["units"], dtype=np.int64).reshape(len(walk.units), -1)
