@@ -37,6 +37,8 @@ __all__ = ["LOST", "Plans", "PricedPlan", "Vector"]
 
 LOST = b"lost"
 """Stands for the plan of a period that may have left and is forgotten: it costs all that the policy allows."""
+CIRCUMSTANCES = ("held", "before", "spent")
+"""What a plan may say of its periods beside the mechanism."""
 Row = tuple[int, tuple[int, ...]]
 """A denominator, and for every window of w steps that meets a period what it costs, from that which begins w - 1 steps
 before the period on."""
@@ -67,7 +69,7 @@ class PricedPlan:
         """Return the plan of a mechanism for periods in some circumstances, or in none that matter."""
         if not said:
             return cls(mechanism, mechanism.description, mechanism.digest, mechanism.costs_when({}))
-        description = canonical({**json.loads(mechanism.description), "period": said})
+        description = canonical({**json.loads(mechanism.description), **said})
         return cls(mechanism, description, plan_digest(description), mechanism.costs_when(said))
 
     @classmethod
@@ -79,7 +81,7 @@ class PricedPlan:
     def described(cls, description: str) -> PricedPlan:
         """Return the plan of a description, as this build prices it."""
         content = json.loads(description)
-        said = content.pop("period", {})
+        said = {name: content.pop(name) for name in CIRCUMSTANCES if name in content}
         return cls.of(build(content), said)
 
     @cached_property
