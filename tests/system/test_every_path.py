@@ -26,8 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 import optstream as ops
 from optstream import _core
 from optstream.mechanism import engine, loop, plan
-from optstream.mechanism.per_step import StepRelease
 from optstream.mechanism.state import State, sealed
+from optstream.mechanism.step_release import StepRelease
 from optstream.stream import by_period as stream_module
 
 if TYPE_CHECKING:
