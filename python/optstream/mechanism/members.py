@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any
 
 from optstream.errors import ParameterError
 from optstream.mechanism.description import as_float, check_keys, rational
-from optstream.mechanism.plan import OPTIONAL, REQUIRED, build, read_content
+from optstream.mechanism.plan import OPTIONAL, REQUIRED, build_optstream, read_content
 from optstream.privacy.accounting import epsilon_of
 from optstream.privacy.budget import shares, shown
 from optstream.privacy.guarantee import Guarantee
@@ -130,7 +130,7 @@ def pool_of(content: Mapping[str, Any]) -> PoolPlan:
     if any("typical" in table for table in tables.values()):
         typical = {name: _positive(name, "typical", table) for name, table in tables.items()}
         weights = {name: _positive(name, "weight", {"weight": 1, **table}) for name, table in tables.items()}
-        made = {name: build(given) for name, given in parameters.items()}
+        made = {name: build_optstream(given) for name, given in parameters.items()}
         budgets = divided(guarantee.epsilon, made, typical, weights)
     else:
         missing = next((name for name, table in tables.items() if "share" not in table), None)
@@ -139,7 +139,7 @@ def pool_of(content: Mapping[str, Any]) -> PoolPlan:
         given = [rational(f"stream.{name}.share", table["share"]) for name, table in tables.items()]
         parts = shares("share", given)
         budgets = {name: guarantee.epsilon * part for name, part in zip(tables, parts, strict=True)}
-    members = {name: build(given | {"epsilon": budgets[name]}) for name, given in parameters.items()}
+    members = {name: build_optstream(given | {"epsilon": budgets[name]}) for name, given in parameters.items()}
     return PoolPlan(guarantee, members)
 
 

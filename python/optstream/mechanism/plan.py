@@ -59,7 +59,7 @@ from optstream.privacy.guarantee import Guarantee
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["build", "read_plan", "write_plan"]
+__all__ = ["build", "build_optstream", "read_plan", "write_plan"]
 
 REQUIRED = ("epsilon", "w", "alpha", "bounds", "sample")
 OPTIONAL = (
@@ -132,6 +132,11 @@ def build(plan: Mapping[str, Any]) -> Mechanism:
     """
     if hasattr(plan, "get") and plan.get("mechanism") is not None:
         return _other(plan)
+    return build_optstream(plan)
+
+
+def build_optstream(plan: Mapping[str, Any]) -> OptStream:
+    """Return the :class:`OptStream` that plain data describes."""
     check_keys("plan", plan, REQUIRED, OPTIONAL)
     guarantee, bounds = _guarantee(plan), _bounds(plan)
     w = guarantee.w
