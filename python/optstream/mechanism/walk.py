@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optstream.estimate.rotation import Tracks
     from optstream.mechanism.mechanism import Left, Retry, Walk
     from optstream.mechanism.optstream import OptStream
     from optstream.mechanism.state import State
@@ -60,7 +61,7 @@ class MeasuredWalk:
         self.samples = np.full((nodes, len(runs)), np.nan)
         self.cells = np.full((nodes, sum(feature.size for feature in mechanism.features)), np.nan)
         self.radii: list[int | None] = [None] * nodes
-        self._tracks: list[_core.Track] | None = None
+        self._tracks: Tracks | None = None
         if mechanism.estimator is not None and state.memory is not None:
             self._tracks = mechanism.estimator.tracks(state.memory, period)
 
@@ -128,7 +129,7 @@ class MeasuredWalk:
                 ]
                 for node in range(len(self.samples))
             ]
-            found = np.array([track.push(row) for track, row in zip(self._tracks, rows, strict=True)])
+            found = self._tracks.push(np.array(rows, dtype=np.float64).reshape(len(rows), -1))
             values = mechanism.estimator.settled(found[:, :1], found[:, 1:])[:, 0]
             return Stepped(self._whole(values), np.sqrt(found[:, 1]), None)
         low, high = mechanism.bounds
