@@ -352,6 +352,6 @@ def test_altered_knowledge_of_a_baseline_is_refused(tmp_path: Path) -> None:
     with ops.Ledger(tmp_path / "l.db", create=True) as ledger:
         stream_of(ledger, ADAPTIVE).push(0, 500.0)
         with ledger._database.transaction() as change:
-            change.write("UPDATE optstream_pending SET content = ?", (b"{}",))
+            change.write("UPDATE optstream_pending SET radii = ?", (b"{}",))
         with pytest.raises(ops.LedgerError, match="what is pending of 's' was altered"):
             stream_of(ledger, ADAPTIVE)

@@ -43,7 +43,7 @@ TABLES = """
         stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, state {blob} NOT NULL,
         seal {blob} NOT NULL);
     CREATE TABLE optstream_pending (
-        stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, content {blob} NOT NULL,
+        stream TEXT PRIMARY KEY REFERENCES optstream_streams, period BIGINT NOT NULL, radii {blob} NOT NULL,
         seal {blob} NOT NULL)
     """
 

@@ -52,10 +52,10 @@ STEPS = (
     "SELECT number, kind, period, charge, plan, data, content, written, previous, hash, seal FROM optstream_entries"
     " WHERE stream = ? AND period BETWEEN ? AND ? AND kind = 'step' ORDER BY number"
 )
-PENDING = "SELECT period, content, seal FROM optstream_pending WHERE stream = ?"
+PENDING = "SELECT period, radii, seal FROM optstream_pending WHERE stream = ?"
 KEEP = (
-    "INSERT INTO optstream_pending (stream, period, content, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
-    " SET period = excluded.period, content = excluded.content, seal = excluded.seal"
+    "INSERT INTO optstream_pending (stream, period, radii, seal) VALUES (?, ?, ?, ?) ON CONFLICT (stream) DO UPDATE"
+    " SET period = excluded.period, radii = excluded.radii, seal = excluded.seal"
 )
 
 
