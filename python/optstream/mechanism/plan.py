@@ -1,31 +1,29 @@
 """Plans: the public parameters of a mechanism as plain data, from a TOML file or for a ledger.
 
-epsilon = 1.0          # or a fraction: "1/3"
-w = 48                 # steps of a window and of a period
-alpha = 10.0           # how much one entity may change one step
-bounds = [0, 20_000]
-sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold, or "auto"
+    epsilon = 1.0          # or a fraction: "1/3"
+    w = 48                 # steps of a window and of a period
+    alpha = 10.0           # how much one entity may change one step
+    bounds = [0, 20_000]
+    sample = { kind = "equal", k = 12 }    # or "bucket" with k or cuts, or "l1" with k and threshold, or "auto"
 
-# Optional, with their defaults:
-perturb = { kind = "laplace" }         # or "cube" with block, or "gaussian"
-reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise, together
-retune = false         # or true: choose what is measured anew from what was released
-delta = 0              # or the probability with which the promise may fail, such as 1e-6, for Gaussian noise
-neighbours = "sliding"
-entities = "settled"   # or "moving": in any leaves of the hierarchy, in several at once
-entity = "entity"      # what is protected, in a word of yours, such as "rider"
-features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
-calibration = "sound"
-integers = false       # or true: released values are whole numbers
+    # Optional, with their defaults:
+    perturb = { kind = "laplace" }         # or "cube" with block, or "gaussian"
+    reconstruct = { kind = "linear" }      # or "estimate" with memory, smooth, season, revise, together
+    retune = false         # or true: choose what is measured anew from what was released
+    delta = 0              # or the probability with which the promise may fail, such as 1e-6, for Gaussian noise
+    neighbours = "sliding"
+    entities = "settled"   # or "moving": in any leaves of the hierarchy, in several at once
+    entity = "entity"      # what is protected, in a word of yours, such as "rider"
+    features = []          # cuts of a period, such as [[14, 24, 36], []]; [] is the total
+    calibration = "sound"
+    integers = false       # or true: released values are whole numbers
 
-guarantee, bounds = _guarantee(plan), _bounds(plan)
-w = guarantee.w
-sums, streams = plan.get("hierarchy"), plan.get("panel")
-if sums is not None and streams is not None:
-    raise ParameterError("plan has both 'hierarchy' and 'panel', but must have one of them")
-together = None if sums is None else Hierarchy.nested(sums)
-if streams is not None:
-    together = Panel(as_list("panel", streams))
+and ``split``, ``weights``, ``grid``, ``level_split`` and ``hierarchy`` (nested tables, leaves in arrays) or
+``panel`` (names), as :class:`OptStream` takes them.
+
+A plan may name another mechanism of the library, with its own parameters in place of those after the bounds:
+
+    mechanism = "pegasus"  # or "laplace", "sample", "budget_distribution", "rescue_dp", "fast", ...
 """
 
 from __future__ import annotations
