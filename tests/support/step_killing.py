@@ -13,6 +13,8 @@ import random
 import signal
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import optstream as ops
@@ -58,17 +60,44 @@ def main(url: str, kills: int, path: str, mechanism: Mechanism) -> None:
         ops.Stream(mechanism, ledger=ledger, name="pushed", emit="step", create=True)
     moments = random.Random(5)
     children: list[int] = []
-    for _ in range(kills):
-        while len(children) < PROCESSES:
-            child = os.fork()
-            if child == 0:
-                work(url, journal, mechanism)
-            children.append(child)
-        time.sleep(moments.uniform(0.02, 0.4))
-        victim = children.pop(moments.randrange(len(children)))
-        os.kill(victim, signal.SIGKILL)
-        os.waitpid(victim, 0)
-    for child in children:
+    try:
+        for _ in range(kills):
+            before = last_step(path)
+            while len(children) < PROCESSES:
+                children.append(start(url, journal, mechanism))
+            # However busy the machine is, something is released between two kills.
+            while last_step(path) == before:
+                if any(os.waitpid(child, os.WNOHANG)[0] for child in children):
+                    raise SystemExit("a process ended by itself")
+                time.sleep(0.01)
+            time.sleep(moments.uniform(0, 0.3))
+            kill(children.pop(moments.randrange(len(children))))
+    finally:
+        for child in children:
+            kill(child)
+
+
+def last_step(path: str) -> int:
+    """Return the last step that a process was given."""
+    lines = Path(path).read_text(encoding="ascii").splitlines()
+    return max((int(line.split()[0]) for line in lines), default=-1)
+
+
+def start(url: str, journal: int, mechanism: Mechanism) -> int:
+    """Start a process that pushes."""
+    child = os.fork()
+    if child:
+        return child
+    try:
+        work(url, journal, mechanism)
+    except BaseException:  # noqa: BLE001
+        sys.excepthook(*sys.exc_info())
+    os._exit(1)
+
+
+def kill(child: int) -> None:
+    """Kill a process, unless it has ended by itself."""
+    with suppress(ProcessLookupError, ChildProcessError):
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
 

@@ -173,7 +173,7 @@ def test_nothing_is_lost_or_drawn_twice_when_processes_are_killed(ledger_url: st
             name,
         ],
         check=True,
-        timeout=300,
+        timeout=1200,
     )
     given: dict[int, set[str]] = defaultdict(set)
     for line in journal.read_text().splitlines():

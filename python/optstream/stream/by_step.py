@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream import _core
-from optstream.errors import EntropyError, LedgerError, ParameterError, StreamError
+from optstream.errors import ConflictError, EntropyError, LedgerError, OptStreamError, ParameterError, StreamError
 from optstream.ledger.database import StaleError, pause
 from optstream.ledger.steps import StoredStep
 from optstream.mechanism.state import State, sealed, unsealed
@@ -156,7 +156,7 @@ class StepStream:
             except StaleError:
                 self._load()
                 pause(attempt)
-            except StreamError:
+            except (ConflictError, StreamError):
                 if self._ledger is None:
                     raise
                 # Judged by what this process remembers, which may be out of date.
@@ -407,9 +407,15 @@ class StepStream:
         if ledger is None:
             return
         for attempt in range(ATTEMPTS):
-            self._read(ledger)
-            if ledger.kept(self._name).revision == self._revision:
-                return
+            try:
+                self._read(ledger)
+            except OptStreamError:
+                # What was read may be of two moments, and not go together.
+                if ledger.kept(self._name).revision == self._revision:
+                    raise
+            else:
+                if ledger.kept(self._name).revision == self._revision:
+                    return
             pause(attempt)
         raise LedgerError(f"stream {self._name!r} is changed by other processes all the time")
 
