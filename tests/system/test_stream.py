@@ -303,6 +303,17 @@ class TestClock:
             2026, 1, 1, 2, tzinfo=UTC
         )
 
+    @pytest.mark.parametrize("emit", ["period", "step"])
+    def test_errors_name_times(self, emit: Any) -> None:
+        made = ops.OptStream(ops.Guarantee(epsilon=1, w=4), sample=ops.EqualSampling(k=4), bounds=(0, 9))
+        origin = datetime(2026, 1, 1, tzinfo=UTC)
+        stream = ops.Stream(made, step=timedelta(hours=1), origin=origin, emit=emit)
+        stream.push(origin, 1.0)
+        with pytest.raises(ops.StreamError, match=r"the step at 2026-01-01T00:00:00.00:00 has come twice"):
+            stream.push(origin, 2.0)
+        with pytest.raises(ops.StreamError, match=r"03:00:00.*the step at 2026-01-01T01:00:00.00:00 is missing"):
+            stream.push(origin + timedelta(hours=3), 1.0)
+
     def test_numpy_times_are_times(self) -> None:
         stream = ops.Stream(LOUD, step=self.HALF, origin=datetime(2026, 1, 1))  # noqa: DTZ001
         times = np.datetime64("2026-01-01T00:00") + np.arange(4) * np.timedelta64(30, "m")

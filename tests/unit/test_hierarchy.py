@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import termios
+from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -323,3 +324,15 @@ def test_progress_is_shown_on_a_terminal_and_nowhere_else() -> None:
     assert "releasing" in os.read(master, 100_000).decode()
     os.close(terminal)
     os.close(master)
+
+
+@pytest.mark.parametrize("backend", [pl.DataFrame, pd.DataFrame])
+def test_a_frame_keeps_its_times_and_nothing_else(backend: Any) -> None:
+    at = [datetime(2026, 1, 1, hour, tzinfo=UTC) for hour in range(2 * W)]
+    tree = ops.Hierarchy.nested({"all": ["north", "south"]})
+    x = backend({"note": ["raw"] * 2 * W, "at": at, "north": np.ones(2 * W), "south": np.ones(2 * W)})
+    released = mechanism(tree).release(x).values
+    assert list(released.columns) == ["at", "all", "north", "south"]
+    assert list(released["at"]) == at
+    indexed = mechanism(tree).release(pd.DataFrame(dict.fromkeys(tree.leaves, np.ones(2 * W)), index=at)).values
+    assert list(indexed.index) == at

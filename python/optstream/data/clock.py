@@ -70,6 +70,15 @@ class Clock:
         zone = self.origin.tzinfo
         return (_utc(self.origin) + step * self.step).astimezone(zone) if zone else self.origin + step * self.step
 
+    def named(self, step: int) -> str:
+        """Return what people call a step: its time if there is one.
+
+        >>> Clock(None, None).named(5), Clock(timedelta(hours=1), datetime(2026, 1, 1)).named(5)
+        ('step 5', 'the step at 2026-01-01T05:00:00')
+        """
+        time = self.time_of(step)
+        return f"the step at {time.isoformat()}" if isinstance(time, datetime) else f"step {step}"
+
 
 def _checked(step: int) -> int:
     if not 0 <= step < LARGEST:

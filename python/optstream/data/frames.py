@@ -92,7 +92,7 @@ def read_leaves(
         released_columns = {name: released[:, index] for index, name in enumerate(hierarchy.nodes)}
         if frame is None:
             return released_columns
-        return _indexed(nw.from_dict(released_columns, backend=frame.implementation), frame)
+        return _indexed(_timed(nw.from_dict(released_columns, backend=frame.implementation), frame), frame)
 
     data = np.ascontiguousarray(array)
     _check_finite(data, names)
@@ -132,6 +132,14 @@ def _indexed(made: Any, original: Any) -> Any:
     if index is not None:
         native.index = index
     return native
+
+
+def _timed(made: Any, original: Any) -> Any:
+    """Return a frame with the columns of times of the original, which are as public as the steps are."""
+    if len(made) != len(original):
+        return made
+    times = [column for column in original.iter_columns() if column.dtype.is_temporal()]
+    return made.select([*(time for time in times if time.name not in made.columns), nw.all()])
 
 
 def _check_finite(data: NDArray[np.float64], names: tuple[str, ...]) -> None:

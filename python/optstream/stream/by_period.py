@@ -173,7 +173,7 @@ class PeriodStream:
 
     def _late(self, step: int, w: int) -> list[int]:
         if self._rules.late == "refuse":
-            raise StreamError(f"step {step} is late: period {step // w} is closed, and late is 'refuse'")
+            raise StreamError(f"{self._clock.named(step)} is late: period {step // w} is closed, and late is 'refuse'")
         return [step // w] if self._rules.late == "stored" else []
 
     def _stored(self, period: int) -> Any:

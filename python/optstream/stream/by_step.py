@@ -192,7 +192,8 @@ class StepStream:
 
     def _check_gap(self, step: int, expected: int) -> None:
         if step > expected and self._rules.missing == "refuse":
-            raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
+            named, lacking = self._clock.named(step), self._clock.named(expected)
+            raise StreamError(f"{named} comes, but {lacking} is missing, and missing is 'refuse'")
 
     def _push(self, step: int, value: Vector) -> list[StepRelease]:
         if self._next is not None and step < self._next:
@@ -206,15 +207,16 @@ class StepStream:
         if found is not None and self._is_same(found[0], step, value):
             # The same observation again is a retry.
             return [found[1]]
+        named = self._clock.named(step)
         closed = self._walk is None or step // w < self._walk.period
         if closed and self._rules.late != "stored":
             if self._rules.late == "drop":
                 return []
-            raise StreamError(f"step {step} is late: it has left, period {step // w} is closed, and late is 'refuse'")
+            raise StreamError(f"{named} is late: it has left, period {step // w} is closed, and late is 'refuse'")
         if not closed and self._rules.duplicate == "refuse":
-            raise StreamError(f"step {step} has come twice: it has left, and duplicate is 'refuse'")
+            raise StreamError(f"{named} has come twice: it has left, and duplicate is 'refuse'")
         if found is None:
-            raise StreamError(f"step {step} has left, but its release is not stored")
+            raise StreamError(f"{named} has left, but its release is not stored")
         return [found[1]]
 
     def _due(self, step: int, value: Vector) -> list[tuple[int, Vector | None]]:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from optstream.data.clock import Clock
     from optstream.mechanism.state import State
 
     Vector = NDArray[np.float64]
@@ -24,15 +25,16 @@ __all__ = ["Closed", "OpenPeriod", "Rules", "finite"]
 
 @dataclass(frozen=True)
 class Rules:
-    """What to do with observations that do not come in order."""
+    """What to do with observations that do not come in order, and the clock that names them."""
 
+    clock: Clock
     late: str
     duplicate: str
     disorder: str
     missing: str | float
 
     @classmethod
-    def of(cls, *, late: str, duplicate: str, disorder: str, missing: str | float) -> Rules:
+    def of(cls, clock: Clock, *, late: str, duplicate: str, disorder: str, missing: str | float) -> Rules:
         """Return checked rules."""
         choices = {
             "late": (late, ("refuse", "drop", "stored")),
@@ -46,7 +48,7 @@ class Rules:
             missing = finite("missing", missing)
         elif missing not in {"refuse", "hold", "skip"}:
             raise ParameterError(f"missing is {missing!r}, but must be 'refuse', 'hold', 'skip' or a number")
-        return cls(late, duplicate, disorder, missing)
+        return cls(clock, late, duplicate, disorder, missing)
 
 
 @dataclass(repr=False)
@@ -148,16 +150,17 @@ class OpenPeriod:
             closed = self.close(rules, w, step)
         if step in self.values:
             if rules.duplicate == "refuse":
-                raise StreamError(f"step {step} has come twice, and duplicate is 'refuse'")
+                raise StreamError(f"{rules.clock.named(step)} has come twice, and duplicate is 'refuse'")
             if rules.duplicate == "keep":
                 return closed
         elif self.values and step < max(self.values) and rules.disorder == "refuse":
-            raise StreamError(f"step {step} comes after step {max(self.values)}, and disorder is 'refuse'")
+            later = rules.clock.named(max(self.values))
+            raise StreamError(f"{rules.clock.named(step)} comes after {later}, and disorder is 'refuse'")
         elif rules.missing == "refuse" and rules.disorder == "refuse":
             expected = max(self.values) + 1 if self.values else step // w * w
-            _check_gap(expected, step)
+            _check_gap(rules.clock, expected, step)
         if not self.values and rules.missing == "refuse" and self.released is not None:
-            _check_gap((self.released + 1) * w, step // w * w)
+            _check_gap(rules.clock, (self.released + 1) * w, step // w * w)
         self.values[step] = value
         if len(self.values) == w:
             closed.append(Closed(step // w, self._offsets(w)))
@@ -171,8 +174,8 @@ class OpenPeriod:
         absent = [number for number in range(period * w, period * w + w) if number not in self.values]
         if rules.missing == "refuse":
             raise StreamError(
-                f"step {step} comes, but {len(absent)} steps of period {period} are missing, the first of them "
-                f"{absent[0]}, and missing is 'refuse'"
+                f"{rules.clock.named(step)} comes, but {len(absent)} steps of period {period} are missing, the first "
+                f"of them {rules.clock.named(absent[0])}, and missing is 'refuse'"
             )
         closed = Closed(period, self._offsets(w))
         if isinstance(rules.missing, float):
@@ -191,6 +194,6 @@ class OpenPeriod:
         return {step % w: value for step, value in self.values.items()}
 
 
-def _check_gap(expected: int, step: int) -> None:
+def _check_gap(clock: Clock, expected: int, step: int) -> None:
     if step > expected:
-        raise StreamError(f"step {step} comes, but step {expected} is missing, and missing is 'refuse'")
+        raise StreamError(f"{clock.named(step)} comes, but {clock.named(expected)} is missing, and missing is 'refuse'")

@@ -113,7 +113,7 @@ class Stream:
             raise ParameterError(f"absent is {absent!r}, but must be 'refuse' or a number")
         self._absent = None if isinstance(absent, str) else finite("absent", absent)
         self._clock = Clock.of(step, origin)
-        rules = Rules.of(late=late, duplicate=duplicate, disorder=disorder, missing=missing)
+        rules = Rules.of(self._clock, late=late, duplicate=duplicate, disorder=disorder, missing=missing)
         check_mechanism(mechanism)
         if emit not in {None, "period", "step"}:
             raise ParameterError(f"emit is {emit!r}, but must be 'period' or 'step'")
