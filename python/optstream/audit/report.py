@@ -139,8 +139,21 @@ class Audit:
         figure = empty_figure(kind, figsize=(9, 1.6 + 0.4 * len(names)), layout="constrained")
         axes = figure.subplots()
         colours = ["tab:red" if value > self.claimed else "tab:blue" for value in proven]
-        axes.barh(names, proven, color=colours, height=0.6, label=f"proven, confidence {self.confidence:g}")
-        axes.plot(estimates, names, "o", color="black", markersize=4, label="estimated")
+        axes.barh(
+            names,
+            proven,
+            color=colours,
+            height=0.6,
+            label=f"proven, confidence {self.confidence:g}:\nonly a bar beyond the claim is a loss",
+        )
+        axes.plot(
+            estimates,
+            names,
+            "o",
+            color="black",
+            markersize=4,
+            label="estimated from few runs: chance\nputs some beyond the claim",
+        )
         axes.axvline(self.claimed, color="black", linestyle="--", linewidth=1, label=f"claimed {self.claimed:.4g}")
         axes.invert_yaxis()
         axes.set(xlabel="epsilon", title=f"{self.mechanism}: {self.verdict}", xlim=(0, None))

@@ -57,10 +57,11 @@ def print_statement(statement: Statement) -> None:
 
 
 def show_left(epsilon: Fraction) -> str:
-    """Return what is left of a budget as a short decimal, rounded down.
+    """Return what is left of a budget in its worst window as a short decimal, rounded down.
 
     >>> from fractions import Fraction
-    >>> show_left(Fraction(2, 3)), show_left(Fraction(-1, 2))
-    ('0.666666', '-0.5')
+    >>> show_left(Fraction(2, 3)), show_left(Fraction(-1, 2)), show_left(Fraction(0))
+    ('0.666666', '-0.5', '0, as planned: every window has a budget of its own')
     """
-    return f"{math.floor(epsilon * 10**6) / 10**6:.12g}"
+    shown = f"{math.floor(epsilon * 10**6) / 10**6:.12g}"
+    return shown if epsilon else f"{shown}, as planned: every window has a budget of its own"
