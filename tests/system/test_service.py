@@ -902,6 +902,8 @@ POOLED = """
     [pools.riders]
     epsilon = 1
     w = 4
+    entities = "moving"
+    entity = "rider"
     [streams.trips]
     plan = "small.toml"
     pool = "riders"
@@ -914,6 +916,7 @@ POOLED = """
 def test_declared_members_of_a_pool_share_its_budget(tmp_path: Path, environment: dict[str, str]) -> None:
     (tmp_path / "small.toml").write_text(
         "epsilon = 0.6\nw = 4\nalpha = 1\nbounds = [0, 20_000]\nsample = { kind = 'equal', k = 4 }\n"
+        "entities = 'moving'\nentity = 'rider'\n"
     )
     with ops.Ledger(tmp_path / "ledger.db", create=True) as made:
         identity = made.identity

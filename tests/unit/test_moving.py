@@ -14,6 +14,7 @@ from cost_examples import chosen, cost_of_change, spreads, steps, touches
 from hypothesis import given, settings
 
 import optstream as ops
+from optstream.baselines import EachNode, Fourier
 from optstream.cli.parameters import mechanism_of
 from optstream.mechanism.description import describe
 from optstream.mechanism.plan import build
@@ -266,6 +267,30 @@ class TestGuarantee:
         for other in (made(moving(4, entity="phone")), made(moving(4, entities="settled"))):
             with pytest.raises(ops.ParameterError, match=r"moving entities \(rider\), but must be of some with"):
                 other.release(np.zeros((4, 3)), state=state)
+
+    def test_a_statement_names_what_alpha_covers(self) -> None:
+        tree, panel = made(moving(4, alpha=2)), made(moving(4, alpha=2), hierarchy=ops.Panel(["a", "b"]))
+        for mechanism, series in ((tree, "leaves"), (panel, "streams")):
+            text = str(mechanism.statement)
+            assert f"up to 2 per step over all {series} together." in text
+            assert f"changes the value of any one step by at most 2, over all {series} together" in text
+            assert (
+                f"If 2 bounds what one rider adds to all {series} of a step together (presence), this hides whether an "
+                "activity took place (epsilon), and which of two activities it was (2 epsilon); if it bounds any "
+                "change of that, epsilon covers both." in text
+            )
+            assert str(mechanism.release(np.zeros((4, 3 if series == "leaves" else 2))).statement).count(series) >= 3
+        some = made(moving(4, delta=1e-6), perturb=ops.GaussianNoise())
+        assert "it was (2 epsilon and (1 + exp(epsilon)) delta)" in str(some.statement)
+        # Where entities are settled, or there is one series, nothing is taken together.
+        for other in (made(moving(4, entities="settled")), made(moving(4), hierarchy=None)):
+            said = str(other.statement)
+            assert "together" not in said
+            assert "presence" not in said
+
+    def test_nodes_that_are_priced_alone_are_refused(self) -> None:
+        with pytest.raises(ops.ParameterError, match="moving entities, but must have settled ones"):
+            EachNode(moving(4), mechanism=Fourier, options={"k": 2}, hierarchy=FLAT, bounds=(0, 100))
 
     def test_a_ledger_keeps_them_apart(self, tmp_path: Path) -> None:
         with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:

@@ -38,6 +38,11 @@ def mechanism(**changes: Any) -> ops.OptStream:
     return ops.OptStream(ops.Guarantee(epsilon=1, w=W), **settings)
 
 
+def riders(**changes: Any) -> ops.OptStream:
+    settings: dict[str, Any] = {"sample": ops.EqualSampling(k=W), "bounds": (0, 1000)} | changes
+    return ops.OptStream(ops.Guarantee(epsilon=1, w=W, alpha=2, entities="moving", entity="rider"), **settings)
+
+
 class Page(HTMLParser):
     """The elements, texts and data of a page."""
 
@@ -147,6 +152,36 @@ def test_the_promise_is_in_words_with_the_names_of_things() -> None:
     assert "3 (trips)" in text
     assert "weak" not in text
     assert "weak" in " ".join(promise(ops.Guarantee(epsilon=8, w=48), Fraction(8), names))
+
+
+def test_whom_the_promise_is_about_is_named_by_the_guarantee() -> None:
+    release = riders(hierarchy=TREE).release(np.full((W, 3), 50.0))
+    text = Page(release_page(release, Names())).text
+    assert "cannot tell what one rider did" in text
+    assert "giving away what one rider did" in text
+    assert "one person" not in text
+    assert "changes no step, over all places together, by more than 2" in text
+    assert "Which of two things they did is protected half as much" in text
+    assert "cannot tell what a guest did" in Page(release_page(release, Names(entity="a guest"))).text
+    assert "cannot tell what one rider did" in release._repr_html_()
+    fragment = statement_html(release.statement)
+    assert "changes no step, over all places together" in fragment
+    # Without places there is nothing that is taken together.
+    alone = Page(release_page(riders().release(np.full(W, 50.0)), Names())).text
+    assert "cannot tell what one rider did" in alone
+    assert "changes no single figure by more than 2" in alone
+    assert "together" not in alone
+    assert "Which of two" not in alone
+
+
+def test_a_page_about_several_kinds_of_people_begins_with_a_person(tmp_path: Path) -> None:
+    with ops.Ledger(tmp_path / "ledger.db", create=True) as ledger:
+        ledger.release(riders(), np.full(W, 50.0), stream="rides", period=0, create=True)
+        assert "giving away what one rider did" in Page(ledger_page(ledger, Names())).text
+        ledger.release(mechanism(), np.full(W, 50.0), stream="visits", period=0, create=True)
+        text = Page(ledger_page(ledger, Names())).text
+        assert "giving away what one person did" in text
+        assert "cannot tell what one rider did" in text
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1, 1000), Fraction(1), Fraction(7, 2), Fraction(20)])

@@ -51,6 +51,13 @@ def test_settings_say_what_exists(tmp_path: Path) -> None:
     assert TOKEN not in repr(found)
 
 
+def test_a_pool_says_who_is_protected(tmp_path: Path) -> None:
+    pool = '[pools.riders]\nepsilon = 1\nw = 48\nentities = "moving"\nentity = "rider"\n[ledger]'
+    text = GOOD.replace("[ledger]", pool).replace("[streams.trips]", '[streams.trips]\npool = "riders"')
+    wanted = ops.Guarantee(epsilon=1, w=48, entities="moving", entity="rider")
+    assert read_settings(settings(tmp_path, text)).pools == {"riders": wanted}
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
@@ -74,6 +81,8 @@ def test_settings_say_what_exists(tmp_path: Path) -> None:
         ("[ledger]", "[pools.riders]\nepsilon = 1\nw = 48\n[ledger]", "has no member"),
         ("[ledger]", "[pools.riders]\nepsilon = 0\nw = 48\n[ledger]", "pools.riders: epsilon is 0"),
         ("[ledger]", "[pools.riders]\nepsilon = 1\nwindow = 48\n[ledger]", "pools.riders"),
+        ("[ledger]", '[pools.riders]\nepsilon = 1\nw = 48\nentities = "still"\n[ledger]', "pools.riders: entities is"),
+        ("[ledger]", "[pools.riders]\nepsilon = 1\nw = 48\nentity = 3\n[ledger]", "pools.riders: entity is of type"),
         ("[ledger]", "[limits]\nbody = 1\n[ledger]", "unknown key 'body'"),
         ("[ledger]", "[server]\nport = 70000\n[ledger]", "65535"),
         (GOOD, "= 1", "not TOML"),

@@ -135,7 +135,7 @@ class Baseline(Mechanism):
             grid=self.step,
             bounds=(float(self.bounds[0]), float(self.bounds[1])),
             assumptions=(
-                f"one entity changes the value of any one step by at most {self.guarantee.alpha:g}",
+                f"one {self.guarantee.entity} changes the value of any one step by at most {self.guarantee.alpha:g}",
                 "no step is released twice, and nothing else is released from the same data",
                 "all parameters were chosen without looking at the private data",
                 *self._assumptions(),

@@ -10,7 +10,7 @@ import numpy as np
 
 from optstream import _core
 from optstream.data.frames import read_leaves
-from optstream.errors import ParameterTypeError
+from optstream.errors import ParameterError, ParameterTypeError
 from optstream.mechanism.mechanism import Mechanism
 from optstream.mechanism.tree_release import TreeRelease
 from optstream.pipeline.hierarchy import Hierarchy
@@ -39,6 +39,9 @@ class EachNode(Mechanism):
         bounds: Public lower and upper bound of the values of a leaf. A node has the sum of those of its leaves.
         options: Further parameters of the mechanism.
 
+    Raises:
+        ParameterError: The guarantee has entities that move.
+
     Example:
         >>> from optstream.baselines import Laplace
         >>> tree = Hierarchy.nested({"nation": ["north", "south"]})
@@ -62,6 +65,10 @@ class EachNode(Mechanism):
             value = getattr(self, name)
             if not isinstance(value, kind):
                 raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be {kind.__name__}")
+        if self.guarantee.entities == "moving":
+            raise ParameterError(
+                "guarantee has moving entities, but must have settled ones: EachNode prices every node by itself"
+            )
         _ = self.statement
 
     def __getstate__(self) -> dict[str, Any]:
@@ -82,7 +89,7 @@ class EachNode(Mechanism):
     @cached_property
     def statement(self) -> Statement:
         """What one window costs, level by level. No data is needed."""
-        node = self.nodes[0].statement
+        node, entity = self.nodes[0].statement, self.guarantee.entity
         stages = tuple(
             Stage(f"{stage.name} level {depth}", stage.does, stage.epsilon)
             for depth in range(self.hierarchy.levels)
@@ -99,7 +106,7 @@ class EachNode(Mechanism):
             bounds=(float(self.bounds[0]), float(self.bounds[1])),
             assumptions=(
                 *node.assumptions,
-                "every entity belongs to one leaf of the hierarchy, and to the same one during a window",
+                f"every {entity} belongs to one leaf of the hierarchy, and to the same one during a window",
             ),
             version=node.version,
         )

@@ -23,8 +23,9 @@ def report(
     output: Annotated[Path | None, typer.Option("--output", "-o", help="File, by default standard output.")] = None,
     title: Annotated[str | None, typer.Option(help="Heading of the page.")] = None,
     entity: Annotated[
-        str, typer.Option(help="Whom the promise is about, with an article: 'one rider'.")
-    ] = "one person",
+        str | None,
+        typer.Option(help="Whom the promise is about, with an article: 'one rider'. By default as policies name it."),
+    ] = None,
     unit: Annotated[str, typer.Option(help="What the figures count, such as trips.")] = "",
     step: Annotated[str | None, typer.Option(help="Length of a step, such as 30m.")] = None,
     origin: Annotated[str | None, typer.Option(metavar="TIME", help="Time of step 0; needs --step.")] = None,

@@ -17,7 +17,7 @@ __all__ = ["reproduce"]
 
 NAMES = (
     "january, l1-error, hierarchy, forecast, forecast-error, components, components-error, alpha, alpha-error, "
-    "pegasus, pegasus-error, samplers, errors"
+    "pegasus, pegasus-error, samplers, errors, moving"
 )
 PAGE = "index.html"
 KEPT = "parts"
@@ -26,8 +26,11 @@ KEPT = "parts"
 
 def reproduce(
     *,
-    data: Annotated[Path, typer.Option(metavar="DIR", help="Folder with the streams: see docs/reproduction.md.")],
     output: Annotated[Path, typer.Option("--output", "-o", metavar="OUT", help="Folder for the page and its files.")],
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Folder with the streams: see docs/reproduction.md. Not for moving alone."),
+    ] = None,
     figure: Annotated[
         list[str] | None, typer.Option(metavar="NAME", help=f"Only this one; may be repeated. One of {NAMES}.")
     ] = None,

@@ -32,8 +32,9 @@ def steady(mechanism: OptStream) -> Statement:
     """Return what one window costs, stage by stage. No data is needed."""
     guarantee = mechanism.guarantee
     if mechanism.hierarchy is None:
-        stages, assumptions = mechanism.engine.calibration.described(), []
+        stages, assumptions, series = mechanism.engine.calibration.described(), [], ""
     else:
+        series = "streams" if isinstance(mechanism.hierarchy, Panel) else "leaves"
         assumptions = _where(guarantee, mechanism.hierarchy)
         named = ((level, f"{{}} level {depth}") for depth, level in enumerate(mechanism.levels))
         stages = [stage for level, name in named for stage in level.described(name)]
@@ -50,13 +51,14 @@ def steady(mechanism: OptStream) -> Statement:
         bounds=(float(mechanism.bounds[0]), float(mechanism.bounds[1])),
         assumptions=(
             f"one {guarantee.entity} changes the value of any one step by at most {guarantee.alpha:g}"
-            + (", over all leaves together" if mechanism.hierarchy and guarantee.entities == "moving" else ""),
+            + (f", over all {series} together" if series and guarantee.entities == "moving" else ""),
             "no period is released twice, and nothing else is released from the same data",
             "w, k, features, split, bounds, grid and threshold were chosen without looking at the private data"
             + (", but for what was released of it" if mechanism.retune else ""),
             *assumptions,
         ),
         version=version("optstream"),
+        series=series,
     )
 
 

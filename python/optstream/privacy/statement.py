@@ -42,6 +42,8 @@ class Statement:
     bounds: tuple[float, float]
     assumptions: tuple[str, ...]
     version: str
+    series: str = ""
+    """What the series are called in which an entity may be: leaves of a hierarchy, streams of a panel; none for one."""
 
     @property
     def epsilon_shown(self) -> str:
@@ -65,10 +67,10 @@ class Statement:
         but = f", but with probability {float(guarantee.delta):g}" if guarantee.delta else ""
         return (
             f"Protects one {guarantee.entity}'s contribution during {window}, up to {guarantee.alpha:g} per step"
-            f"{' over all leaves together' if guarantee.entities == 'moving' else ''}.\n"
+            f"{self._together}.\n"
             "Someone who watches all that is released cannot tell what that was: nothing they see is more than "
             f"exp({shown(self.epsilon)}) times as likely by what the {guarantee.entity} truly did as by anything "
-            f"else{but}.\n"
+            f"else{but}.{self._covered}\n"
             f"Epsilon asked for: {shown(guarantee.epsilon)}{self._delta_shown}. "
             f"True epsilon of the worst window: {shown(self.epsilon)} ({self.calibration} calibration).{excess}\n"
             f"{self.scope}\n"
@@ -85,6 +87,28 @@ class Statement:
         delta, entity = float(self.guarantee.delta), self.guarantee.entity
         words = f", and with probability {delta:g} the promise may fail for one {entity} and a window (delta)"
         return words if delta else ""
+
+    @property
+    def several(self) -> bool:
+        """Whether an entity may be in several series, which alpha bounds together."""
+        return bool(self.series) and self.guarantee.entities == "moving"
+
+    @property
+    def _together(self) -> str:
+        return f" over all {self.series} together" if self.several else ""
+
+    @property
+    def _covered(self) -> str:
+        """What alpha covers where it bounds a sum: it depends on how whoever prepares the data has bounded it."""
+        guarantee = self.guarantee
+        if not self.several:
+            return ""
+        twice = "2 epsilon and (1 + exp(epsilon)) delta" if guarantee.delta else "2 epsilon"
+        return (
+            f"\nIf {guarantee.alpha:g} bounds what one {guarantee.entity} adds to all {self.series} of a step together "
+            f"(presence), this hides whether an activity took place (epsilon), and which of two activities it was "
+            f"({twice}); if it bounds any change of that, epsilon covers both."
+        )
 
     def _repr_html_(self) -> str:
         return f"<pre>{escape(str(self))}</pre>"

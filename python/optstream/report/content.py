@@ -50,14 +50,15 @@ class Names:
 
     Args:
         title: The heading of the page.
-        entity: Whom the promise is about, with an article: "one rider", "one household".
+        entity: Whom the promise is about, with an article: "one rider", "one household". By default what the guarantee
+            calls it.
         unit: What the figures count, such as "trips"; may be empty.
         step: How long a step is, if that is known.
         origin: The time of step 0, if that is known.
     """
 
     title: str | None = None
-    entity: str = "one person"
+    entity: str | None = None
     unit: str = ""
     step: timedelta | None = None
     origin: datetime | None = None
@@ -65,14 +66,26 @@ class Names:
     def __post_init__(self) -> None:
         for name in ("title", "entity", "unit"):
             value = getattr(self, name)
-            if not isinstance(value, str) and not (name == "title" and value is None):
+            if not isinstance(value, str) and not (name != "unit" and value is None):
                 raise ParameterTypeError(f"{name} is of type {type(value).__name__}, but must be str")
-        if not self.entity.strip():
+        if self.entity is not None and not self.entity.strip():
             raise ParameterError("entity is empty, but must say whom the promise is about, such as 'one rider'")
         if self.step is not None and not (isinstance(self.step, timedelta) and self.step > timedelta(0)):
             raise ParameterError(f"step is {self.step!r}, but must be a positive timedelta")
         if self.origin is not None and (not isinstance(self.origin, datetime) or self.step is None):
             raise ParameterError("origin must be a datetime, and needs step")
+
+    def whom(self, guarantee: Guarantee) -> str:
+        """Return whom a promise is about, with an article.
+
+        >>> from optstream import Guarantee
+        >>> riders = Guarantee(epsilon=1, w=48, entity="rider")
+        >>> Names().whom(riders), Names(entity="a guest").whom(riders), Names().whom(Guarantee(epsilon=1, w=48))
+        ('one rider', 'a guest', 'one person')
+        """
+        if self.entity is not None:
+            return self.entity
+        return "one person" if guarantee.entity == "entity" else f"one {guarantee.entity}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -122,6 +135,11 @@ class Subject:
     hierarchy: Hierarchy | None
     estimated: bool
     budget: Budget | None = None
+
+    @property
+    def several(self) -> bool:
+        """Whether people may be in several places, which alpha bounds together."""
+        return self.hierarchy is not None and self.guarantee.entities == "moving"
 
 
 def release_subject(release: Release | TreeRelease, names: Names) -> Subject:

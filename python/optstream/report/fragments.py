@@ -45,7 +45,8 @@ def release_html(release: Release | TreeRelease) -> str:
 def statement_html(statement: Statement) -> str:
     """Return what is promised in plain words, then the statement itself."""
     names = Names()
-    said = [words.plainly(statement.guarantee, names), *words.promise(statement.guarantee, statement.epsilon, names)]
+    promised = words.promise(statement.guarantee, statement.epsilon, names, several=statement.several)
+    said = [words.plainly(statement.guarantee, names), *promised]
     plain = "".join(f"<p>{escape(text)}</p>" for text in said)
     rows = [(stage.name, stage.does, shown(stage.epsilon)) for stage in statement.stages]
     stages = table("Stages, and what the worst window of each costs", ("stage", "what it does", "epsilon"), rows)

@@ -57,7 +57,7 @@ def page(subjects: Sequence[Subject], names: Names) -> str:
 <a class="skip" href="#main">Skip to the figures</a>
 <header>
 <h1>{title}</h1>
-<p class="lead">{_opening(names)}</p>
+<p class="lead">{_opening(subjects, names)}</p>
 <nav aria-label="Contents"><ul>{navigation}</ul></nav>
 </header>
 <main id="main">
@@ -71,10 +71,12 @@ without any private data.</p></footer>
 """
 
 
-def _opening(names: Names) -> str:
+def _opening(subjects: Sequence[Subject], names: Names) -> str:
+    whom = {names.whom(subject.guarantee) for subject in subjects}
+    one = whom.pop() if len(whom) == 1 else names.entity or "one person"
     return escape(
         f"These figures were changed a little, at random, so that they show how things are without giving away what "
-        f"{names.entity} did. This page says what that protects, and how far the figures can be trusted."
+        f"{one} did. This page says what that protects, and how far the figures can be trusted."
     )
 
 
@@ -116,7 +118,7 @@ def _facts(subject: Subject, names: Names) -> str:
     periods = sum(int(np.isfinite(line.values).sum()) for line in subject.lines[:1]) // subject.w
     facts = [
         ("Published", f"{periods:,} period{'s' * (periods != 1)} of {words.span(subject.w, names.step)}"),
-        ("Protects", f"any {words.span(subject.w, names.step)} of {names.entity}"),
+        ("Protects", f"any {words.span(subject.w, names.step)} of {names.whom(subject.guarantee)}"),
         ("An onlooker can become sure", f"from 50 to at most {_chance(subject)} in 100"),
     ]
     if subject.lines:
@@ -199,11 +201,13 @@ def _starts(values: NDArray[np.float64], w: int) -> list[int]:
 
 def _promise(subject: Subject, names: Names) -> str:
     said = [f"<p>{escape(words.plainly(subject.guarantee, names))}</p>"]
-    rest = words.promise(subject.guarantee, subject.epsilon, names)
+    rest = words.promise(subject.guarantee, subject.epsilon, names, several=subject.several)
     warnings = [text for text in rest if text.startswith(("WARNING", "That is a weak"))]
     plain = "".join(f"<p>{escape(text)}</p>" for text in rest if text not in warnings)
     warned = "".join(f'<p class="warning" role="note">{escape(text)}</p>' for text in warnings)
-    limits = "".join(f"<li>{escape(text)}</li>" for text in words.limits(subject.guarantee, names))
+    limits = "".join(
+        f"<li>{escape(text)}</li>" for text in words.limits(subject.guarantee, names, several=subject.several)
+    )
     scope = (
         "" if subject.budget or subject.statement is None else f"<p>{escape(words.scope(subject.statement.scope))}</p>"
     )

@@ -112,23 +112,30 @@ def plainly(guarantee: Guarantee, names: Names) -> str:
     if guarantee.neighbours == "aligned":
         when = f"during {window}, within one published period"
     return (
-        f"Someone who watches all of this cannot tell what {names.entity} did {when}: what they truly did, nothing at "
-        "all, or something else."
+        f"Someone who watches all of this cannot tell what {names.whom(guarantee)} did {when}: what they truly did, "
+        "nothing at all, or something else."
     )
 
 
-def promise(guarantee: Guarantee, epsilon: Fraction, names: Names) -> list[str]:
-    """Return what is promised, paragraph by paragraph, the plainest first."""
+def promise(guarantee: Guarantee, epsilon: Fraction, names: Names, *, several: bool = False) -> list[str]:
+    """Return what is promised, paragraph by paragraph, the plainest first.
+
+    Args:
+        guarantee: The promise in numbers.
+        epsilon: What the dearest stretch costs.
+        names: What things are called.
+        several: Whether people may be in several places, which alpha bounds together.
+    """
     sure = sureness(epsilon)
     chance = f"{math.ceil(sure * 1000) / 10:g}"
     always = (
         "This holds whatever else the onlooker knows, however clever they are, and for as long as the figures are "
-        f"public. It covers everything that changes no single figure by more than {_reach(guarantee, names)}."
+        f"public. It covers everything that changes {_changed(several)} by more than {_reach(guarantee, names)}."
     )
     number = (
         f"“Cannot tell” has a number. Whatever is published is at most {odds(epsilon)} times as likely with the true "
-        f"data as with any other data of {names.entity}. So an onlooker who found a guess as likely as not before "
-        f"(50 in 100) can be at most {chance} in 100 sure of it after reading everything."
+        f"data as with any other data of {names.whom(guarantee)}. So an onlooker who found a guess as likely as not "
+        f"before (50 in 100) can be at most {chance} in 100 sure of it after reading everything."
     )
     said = [always, number]
     if sure >= WEAK:
@@ -149,8 +156,8 @@ def scope(text: str) -> str:
     )
 
 
-def limits(guarantee: Guarantee, names: Names) -> list[str]:
-    """Return what is not promised."""
+def limits(guarantee: Guarantee, names: Names, *, several: bool = False) -> list[str]:
+    """Return what is not promised; if several, people may be in several places."""
     window = span(guarantee.w, names.step)
     across = []
     if guarantee.neighbours == "aligned":
@@ -160,7 +167,17 @@ def limits(guarantee: Guarantee, names: Names) -> list[str]:
         "of months, is protected less."
     )
     all_of = "What is true of everyone is no secret: that mornings are busy can be read off, and is meant to be."
-    return [*across, longer, all_of]
+    which = (
+        f"If {_reach(guarantee, names)} bounds what {names.whom(guarantee)} adds to a step, and not every change of "
+        "it, the numbers are about whether they did something at all. Which of two things they did is protected half "
+        "as much: twice the epsilon."
+    )
+    return [*across, *([which] if several else []), longer, all_of]
+
+
+def _changed(several: bool) -> str:  # noqa: FBT001
+    """Return what alpha bounds."""
+    return "no step, over all places together," if several else "no single figure"
 
 
 def _reach(guarantee: Guarantee, names: Names) -> str:
@@ -194,9 +211,11 @@ def stage_name(name: str, hierarchy: Hierarchy | None) -> str:
 
 def assumption(text: str, guarantee: Guarantee, names: Names) -> str:
     """Return an assumption of a statement in plain words; one that is not known here stays as it is."""
-    entity = names.entity[:1].upper() + names.entity[1:]
+    whom = names.whom(guarantee)
+    entity = whom[:1].upper() + whom[1:]
     plain = {
-        f"one {guarantee.entity} changes the value of any one step": f"{entity} changes no single figure by more than "
+        f"one {guarantee.entity} changes the value of any one step": f"{entity} changes "
+        f"{_changed(text.endswith('together'))} by more than "
         f"{_reach(guarantee, names)}. Whoever prepares the data sees to it, for example by counting nobody twice.",
         "no period is released twice": "Nothing else is published from the same data: no second version of a period, "
         "no other table, no chart of the true figures.",

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Array = NDArray[np.float64]
 
-__all__ = ["NAMES", "bars", "dots", "forecasts", "lines", "overlays"]
+__all__ = ["NAMES", "bars", "dots", "forecasts", "levels", "lines", "overlays"]
 
 NAMES = {"sound": "sound calibration", "paper": "as printed in the paper"}
 COLOURS = {
@@ -164,6 +164,32 @@ def lines(rows: Sequence[Row]) -> Any:
         axes.grid(alpha=0.3)
         axes.legend(fontsize="small")
     figure.get_axes()[0].set_ylabel("mean absolute error")
+    return figure
+
+
+def levels(rows: Sequence[Row], names: Sequence[str]) -> Any:
+    """Draw errors on the levels of a hierarchy: a panel for each epsilon, a line for each mechanism.
+
+    Args:
+        rows: What was measured; a mechanism is called by what it does and, after a comma, whom it is made for.
+        names: What to call the levels, from the root down.
+    """
+    budgets = list(dict.fromkeys(row.epsilon for row in rows))
+    figure = empty_figure("png", figsize=(4.2 * len(budgets), 4), layout="constrained")
+    for axes, epsilon in zip(figure.subplots(1, len(budgets), squeeze=False)[0], budgets, strict=True):
+        chosen = [row for row in rows if row.epsilon == epsilon]
+        kinds = dict.fromkeys(row.mechanism.partition(",")[0] for row in chosen)
+        colours = dict(zip(kinds, ("#999999", "#0072b2", "#d55e00"), strict=True))
+        for mechanism in dict.fromkeys(row.mechanism for row in chosen):
+            kind, _, entities = mechanism.partition(", ")
+            heights = [row.mean.mean for row in chosen if row.mechanism == mechanism]
+            style = {"settled": "--", "moving": "-"}[entities]
+            axes.plot(names, heights, style, marker="o", color=colours[kind], label=mechanism)
+        axes.set(yscale="log", title=f"epsilon = {float(epsilon):g}")
+        axes.grid(axis="y", alpha=0.3)
+    axes = figure.get_axes()[0]
+    axes.set_ylabel("mean absolute error")
+    figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=6, frameon=False)
     return figure
 
 

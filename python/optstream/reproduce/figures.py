@@ -15,6 +15,7 @@ from optstream.privacy.budget import shown
 from optstream.reproduce.drawing import NAMES, bars, forecasts, lines, overlays
 from optstream.reproduce.everything import everything
 from optstream.reproduce.mechanisms import BOUNDS, CALIBRATIONS, W, components, of_paper
+from optstream.reproduce.moving import moving
 from optstream.reproduce.study import ALPHAS, EPSILONS, SEASONS, Drawn, Setting, settings
 from optstream.reproduce.tables import Row, short
 
@@ -40,11 +41,12 @@ WIDE_EPSILONS = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
 @dataclass(frozen=True)
 class Figure:
-    """A figure or table: its title, what the paper says of it, and the function that makes it."""
+    """A figure or table: its title, what the paper says of it, the function that makes it, and if that reads data."""
 
     title: str
     claim: str
     run: Callable[[Study, str], Drawn]
+    reads: bool = True
 
 
 def _by_epsilon(row: Row) -> str:
@@ -310,5 +312,12 @@ FIGURES = {
         "Not in the paper: alpha 1, windows that slide, whole streams, values as they are released.",
         everything,
     ),
+    "moving": Figure(
+        "People who move",
+        "Not in the paper: invented trips of a city by borough and zone, alpha 1, for riders who stay in one zone and "
+        "for riders who move. No data is read.",
+        moving,
+        reads=False,
+    ),
 }
-"""Figures and tables by name, in the order of the paper."""
+"""Figures and tables by name, in the order of the paper; what it does not have comes last."""

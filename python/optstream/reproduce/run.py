@@ -7,6 +7,7 @@ import os
 import time
 from dataclasses import dataclass
 from importlib.metadata import version
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tqdm.auto import tqdm
@@ -22,7 +23,6 @@ from optstream.reproduce.tables import pivot, ranking, to_csv, to_markdown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
-    from pathlib import Path
 
     from optstream.reproduce.study import Drawn
     from optstream.reproduce.tables import Row
@@ -47,7 +47,7 @@ class Made:
 
 
 def reproduce(
-    data: Path,
+    data: Path | None,
     *,
     figures: Sequence[str] = (),
     trials: int | None = None,
@@ -59,7 +59,7 @@ def reproduce(
     """Run figures and tables of the evaluation again.
 
     Args:
-        data: The folder with the streams.
+        data: The folder with the streams; None where no figure reads it.
         figures: Names from :data:`FIGURES`; all of them by default.
         trials: How often a month is released: 30 by default, 3 if quick. Forecasts are tried a third as often; whole
             streams a third, a tenth or a thirtieth as often, the longer they take; each at least once.
@@ -79,7 +79,15 @@ def reproduce(
             raise ParameterError(f"{name} is {value}, but must be at least 1")
     _check_installed()
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    study = Study(Folder(data), trials or (QUICK_TRIALS if quick else TRIALS), processes or cores, quick)
+    reading = [name for name in chosen if FIGURES[name].reads]
+    if data is None and reading:
+        raise ParameterError(f"data is missing, but {reading[0]} reads it: give the folder with the streams")
+    study = Study(
+        Folder(data or Path(), read=bool(reading)),
+        trials or (QUICK_TRIALS if quick else TRIALS),
+        processes or cores,
+        quick,
+    )
     parts = Parts(kept, study)
     begin = time.monotonic()
     ready: dict[str, Part] = {}

@@ -242,7 +242,7 @@ def _stream(folder: Path, name: str, given: Any) -> Declared:
 
 
 def _pool(where: str, given: Any) -> Guarantee:
-    _check_keys(where, _table(where, given), {"epsilon", "w"}, {"delta", "neighbours"})
+    _check_keys(where, _table(where, given), {"epsilon", "w"}, {"delta", "neighbours", "entities", "entity"})
     try:
         return Guarantee(**given)
     except (ParameterError, ParameterTypeError) as error:
