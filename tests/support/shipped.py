@@ -191,6 +191,11 @@ PERIODS = [
         _periods(2, ops.EqualSampling(k=2), hierarchy=TREE, entities="moving", perturb=ops.CubeNoise(block=2)),
         slow=True,
     ),
+    Shipped(
+        "steps chosen for people who move",
+        _periods(3, ops.L1Sampling(k=3, threshold=10.0), hierarchy=TREE, entities="moving", grid=2.0**-10),
+        slow=True,
+    ),
     Shipped("held steps", _held(), 1.0, window_pairs(3, 1, bounds=(0, 100))),
     Shipped("stream, step by step", _pushed(), 1.0, window_pairs(2, 1, bounds=(0, 100)), slow=True),
     Shipped("ledger with a curator's key", _keyed(), 1.0, window_pairs(2, 1, bounds=(0, 100)), slow=True),
