@@ -7,6 +7,10 @@ same way, and the loss is
 
 * for a sum with Laplace noise of scale b: the weights of the changed steps times A / b;
 * for a block with cube noise of scale b: the largest such change of any of its values, times A / b.
+
+With Gaussian noise in a window all is added up in rho, each measurement by itself, and made an epsilon in the end: of a
+sum with Gaussian noise the square of what it moves by over twice the variance that continuous noise of the same worth
+has, of any other measurement the square of its loss times pi / 4. These formulas are tested in test_gaussian.py.
 """
 
 from __future__ import annotations
@@ -20,6 +24,7 @@ import numpy as np
 
 from optstream import _core as real
 from optstream.mechanism import calibration, walk
+from optstream.privacy.gaussian import HIDDEN, WORTH, epsilon_from
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,8 +42,13 @@ class Draw:
     drawn: frozenset[int] | None = None
     """The measurements that were drawn, if they are drawn one by one; else all."""
 
-    def loss(self, window: range) -> Fraction:
-        """Return what the worst change within a window reveals."""
+    @property
+    def _whole(self) -> bool:
+        """Whether features are drawn: those of the tests are totals, which are drawn with the last step."""
+        return self.drawn is None or len(self.steps) >= self.plan.w
+
+    def _pure(self, window: range) -> list[Fraction]:
+        """Return what the worst change within a window reveals by each pure measurement that has noise of its own."""
         moved = [step in window for step in self.steps]
         scale = Fraction(*self.plan.sample_scale)
         changes = [
@@ -46,14 +56,30 @@ class Draw:
             for index, (start, stop, multiple) in enumerate(self.plan.runs)
         ]
         ends = list(accumulate(self.plan.blocks or [1] * len(changes), initial=0))
-        samples = sum(max(changes[first:last]) for first, last in pairwise(ends)) / scale
-        # A feature of the tests is a total, which is drawn with the last step.
-        whole = self.drawn is None or len(self.steps) >= self.plan.w
-        features = sum(
-            (sum(moved) / Fraction(*one) for one in self.plan.feature_scales if whole),
+        samples = [max(changes[first:last]) / scale for first, last in pairwise(ends)]
+        features = [sum(moved) / Fraction(*one) for one in self.plan.feature_scales if self._whole]
+        return [self.plan.sensitivity * loss for loss in samples + features]
+
+    def loss(self, window: range) -> Fraction:
+        """Return what the worst change within a window reveals of pure noise."""
+        return sum(self._pure(window), Fraction(0))
+
+    def rho(self, window: range) -> Fraction:
+        """Return what the worst change within a window reveals, in rho."""
+        if not self.plan.gaussian:
+            return sum((WORTH * loss**2 for loss in self._pure(window)), Fraction(0))
+        moved = [step in window for step in self.steps]
+        sums = [
+            (multiple * sum(moved[start:stop]), Fraction(*self.plan.sample_scale))
+            for index, (start, stop, multiple) in enumerate(self.plan.runs)
+            if self.drawn is None or index in self.drawn
+        ]
+        if self._whole:
+            sums += [(sum(moved), Fraction(*scale)) for scale in self.plan.feature_scales]
+        return sum(
+            (Fraction(self.plan.sensitivity * change) ** 2 / (2 * (sigma**2 - HIDDEN)) for change, sigma in sums),
             Fraction(0),
         )
-        return Fraction(self.plan.sensitivity * (samples + features))
 
 
 @dataclass
@@ -97,6 +123,7 @@ class RecordedPlan:
         self._grid, self.w = parameters["grid"], parameters["w"]
         self.runs: Sequence[tuple[int, int, int]] = parameters["sampling"]
         self.blocks: Sequence[int] | None = parameters["blocks"]
+        self.gaussian: bool = parameters["gaussian"]
 
     @property
     def real(self) -> real.Plan:
@@ -166,10 +193,22 @@ def record(monkeypatch: pytest.MonkeyPatch, *, by_steps: bool = False) -> Record
 
 
 def worst_loss(
-    draws: Sequence[Draw], w: int, meeting: Sequence[Draw] | None = None, *, aligned: bool = False
+    draws: Sequence[Draw],
+    w: int,
+    meeting: Sequence[Draw] | None = None,
+    *,
+    aligned: bool = False,
+    delta: Fraction = Fraction(0),
 ) -> Fraction:
     """Return the exact loss of the worst window over some draws, of those windows that meet others of them."""
     wanted = {step for draw in (draws if meeting is None else meeting) for step in draw.steps}
     windows = {range(first, first + w) for step in wanted for first in range(step - w + 1, step + 1)}
     windows = {window for window in windows if not aligned or window.start % w == 0}
-    return max((sum((draw.loss(window) for draw in draws), Fraction(0)) for window in windows), default=Fraction(0))
+    return max((_loss(draws, window, delta) for window in windows), default=Fraction(0))
+
+
+def _loss(draws: Sequence[Draw], window: range, delta: Fraction) -> Fraction:
+    """Return the epsilon of a window."""
+    if any(draw.plan.gaussian and draw.rho(window) for draw in draws):
+        return epsilon_from(sum((draw.rho(window) for draw in draws), Fraction(0)), delta)
+    return sum((draw.loss(window) for draw in draws if not draw.plan.gaussian), Fraction(0))
