@@ -232,18 +232,19 @@ def epsilon_from(rho: Fraction, delta: Fraction) -> Fraction:
     with localcontext(Context(prec=DIGITS)):
         wide = Decimal(rho.numerator) / Decimal(rho.denominator)
         m = (2 * wide).sqrt()
-        # Newton: the derivative in epsilon is -exp(epsilon) Phi(-m/2 - epsilon/m), and delta is convex in epsilon.
+        # Newton with ln(delta): the derivative of delta in epsilon is -exp(epsilon) Phi(-m/2 - epsilon/m).
         for _ in range(60):
             slope = x.exp() * _normal_below(-m / 2 - x / m)
-            step = (_delta(x, wide) - target) / slope
+            now = max(_delta(x, wide), ERROR)
+            step = (now / target).ln() * now / slope
             x = max(x + step, PLACES)
             if abs(step) < PLACES / 100:
                 break
         place = int((x / PLACES).to_integral_value(ROUND_CEILING))
-    for extra in (0, 1, 2, 10, 10**6):
+    for extra in (0, 1, 2, 10):
         if _keeps(found := (place + extra) * unit, delta, rho):
             return found
-    # Newton's steps are short where delta is tiny: halving always ends.
+    # Whatever the errors are, halving ends.
     few, enough = 1, LARGEST_EPSILON * 10**18
     while enough - few > 1:
         middle = (few + enough) // 2
