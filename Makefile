@@ -68,9 +68,12 @@ bench: $(STAMPS)/build $(STAMPS)/bench ## Measure speed beside numpy, OpenDP, di
 
 # The streams are not part of the project: DATA names the folder that has them.
 DATA ?= ../shared/data
+DELTA_STREAMS := rte_regional_load_2016/auvergne nyc_taxi
 accuracy: $(STAMPS)/build ## Measure errors beside the plain Laplace mechanism on the streams of DATA; write build/accuracy
 	$(BIN)/python tools/accuracy.py --made
 	$(BIN)/python tools/accuracy.py --data $(DATA)
+	$(BIN)/python tools/accuracy.py --data $(DATA) --delta 1e-6 --streams $(DELTA_STREAMS) -o build/accuracy/delta
+	$(BIN)/python tools/accuracy.py --data $(DATA) --delta 1e-6 --streams $(DELTA_STREAMS) --w 336 -o build/accuracy/week
 
 audit: $(STAMPS)/build ## Attack all that ships and all that is known to be broken; measure what time tells
 	$(BIN)/python tools/audit.py
