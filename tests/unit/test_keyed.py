@@ -153,7 +153,7 @@ def test_steps_repeat_with_a_key() -> None:
 
 def test_cube_noise_by_step_needs_a_ledger() -> None:
     made = ops.OptStream(GUARANTEE, sample=ops.EqualSampling(W), bounds=(0, 100), perturb=ops.CubeNoise())
-    with pytest.raises(ops.ParameterError, match="perturb is CubeNoise, but must be other noise"):
+    with pytest.raises(ops.ParameterError, match="noise that lasts for several steps"):
         ops.Stream(made, emit="step", key=KEY)
 
 
