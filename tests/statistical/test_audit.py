@@ -318,7 +318,7 @@ def plan(tmp_path: Path) -> Path:
 
 
 def test_the_command_says_what_it_found(plan: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    assert run("--mechanism", plan, "--trials", 2000, "-o", tmp_path / "report.md") == 0
+    assert run("--plan", plan, "--trials", 2000, "-o", tmp_path / "report.md") == 0
     said = capsys.readouterr()
     assert said.out.startswith("plan.toml: consistent\n")
     assert "straddling window" in said.out
@@ -328,7 +328,7 @@ def test_the_command_says_what_it_found(plan: Path, capsys: pytest.CaptureFixtur
 
 def test_the_command_ends_with_7_if_a_promise_is_broken(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan.write_text(PLAN + 'calibration = "paper"\n')
-    assert run("--mechanism", plan, "--trials", 20_000, "--claimed", 1, "--json") == 7
+    assert run("--plan", plan, "--trials", 20_000, "--claimed", 1, "--json") == 7
     content = json.loads(capsys.readouterr().out)
     assert content["verdict"] == "broken"
     assert content["proven"] > 1
@@ -341,14 +341,14 @@ def test_the_command_writes_a_picture(plan: Path, tmp_path: Path) -> None:
 
 
 def test_the_command_refuses_what_makes_no_sense(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run("--mechanism", plan, "--plan", plan) == 2
-    assert run("--mechanism", plan, "--trials", 5) == 2
-    assert run("--mechanism", plan, "--confidence", 2) == 3
+    assert run("--mechanism", "pegasus", "--plan", plan) == 2
+    assert run("--plan", plan, "--trials", 5) == 2
+    assert run("--plan", plan, "--confidence", 2) == 3
     assert "confidence is 2.0" in capsys.readouterr().err
-    assert run("--mechanism", plan, "-o", plan) == 2
+    assert run("--plan", plan, "-o", plan) == 2
 
 
 def test_the_command_finds_a_bad_picture_before_the_work(plan: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("matplotlib")
-    assert run("--mechanism", plan, "--trials", 10**12, "--plot", plan.with_name("audit.txt")) == 3
+    assert run("--plan", plan, "--trials", 10**12, "--plot", plan.with_name("audit.txt")) == 3
     assert "cannot be written as 'txt'" in capsys.readouterr().err

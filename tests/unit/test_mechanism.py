@@ -198,7 +198,8 @@ class TestForms:
         frame = made.release(pd.Series(LOADS, index=index, name="load")).values
         assert isinstance(frame, pd.Series)
         assert frame.name == "load"
-        pd.testing.assert_index_equal(frame.index, index, check_freq=True)
+        pd.testing.assert_index_equal(frame.index, index)
+        assert frame.index.freq == index.freq
         polar = made.release(pl.Series("load", LOADS)).values
         assert isinstance(polar, pl.Series)
         assert polar.name == "load"

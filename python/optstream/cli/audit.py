@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from optstream.cli.display import print_table
-from optstream.cli.exits import UsageError, emit, notice
+from optstream.cli.exits import emit, notice
 from optstream.cli.outputs import Outputs
 from optstream.cli.parameters import Build, takes_mechanism
 
@@ -19,9 +19,6 @@ BROKEN = 7
 def audit(
     *,
     build: Build,
-    file: Annotated[
-        Path | None, typer.Option("--mechanism", exists=True, dir_okay=False, help="Plan file, as --plan.")
-    ] = None,
     trials: Annotated[
         int, typer.Option(min=1000, help="Runs on each input of each pair of neighbours. More prove more.")
     ] = 100_000,
@@ -45,10 +42,7 @@ def audit(
     from optstream.audit import audit as attack  # noqa: PLC0415
     from optstream.pictures import empty_figure  # noqa: PLC0415
 
-    if file is not None and build.keywords["plan"] is not None:
-        raise UsageError("--plan does not go with --mechanism: give one of them")
-    plan = build.keywords["plan"] if file is None else file
-    mechanism = build() if file is None else build(plan=file)
+    plan, mechanism = build.keywords["plan"], build()
     kind = "png" if plot is None else plot.suffix.lstrip(".") or "png"
     if plot is not None:
         # What cannot be drawn is found before the work, not after it.

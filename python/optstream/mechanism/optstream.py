@@ -78,6 +78,8 @@ class OptStream(Mechanism):
         integers: Whether released values are rounded to whole numbers, in a hierarchy those of the leaves. It is free.
 
     Example:
+        >>> import numpy as np
+        >>> from optstream import Feature, Guarantee, L1Sampling
         >>> mechanism = OptStream(
         ...     Guarantee(epsilon=1.0, w=48, alpha=10.0),
         ...     sample=L1Sampling(k=10, threshold=1000.0),
@@ -188,6 +190,7 @@ class OptStream(Mechanism):
             emit: ``"step"`` chooses by the error of the value that leaves when its step has come, once and for all.
 
         Example:
+            >>> from optstream import Guarantee
             >>> mechanism = OptStream.auto(Guarantee(epsilon=1, w=48), bounds=(0, 20_000))
             >>> mechanism.sample.k, mechanism.retune
             (48, True)
@@ -245,6 +248,7 @@ class OptStream(Mechanism):
         """Return the same mechanism with another budget.
 
         >>> from fractions import Fraction
+        >>> from optstream import EqualSampling, Guarantee
         >>> mechanism = OptStream(Guarantee(epsilon=1, w=4), sample=EqualSampling(k=2), bounds=(0, 9))
         >>> mechanism.with_epsilon(Fraction(1, 2)).statement.epsilon
         Fraction(1, 2)

@@ -112,6 +112,7 @@ class Policy(Form):
     """What every window is held to."""
 
     epsilon: Rational
+    delta: Rational
     w: int
     alpha: float
     neighbours: str
