@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 from xml.etree import ElementTree as ET
@@ -117,6 +118,10 @@ def test_every_page_is_in_the_navigation(site: Path, pages: dict[Path, Page]) ->
 def test_the_reference_has_every_public_name(site: Path, pages: dict[Path, Page]) -> None:
     ids = set().union(*(page.ids for path, page in pages.items() if path.parent == site / "reference"))
     assert not [name for name in optstream.__all__ if f"optstream.{name}" not in ids and name != "__version__"]
+    packages = {
+        name: import_module(f"optstream.{name}").__all__ for name in ("audit", "baselines", "evaluate", "spark")
+    }
+    assert not [name for package, all_ in packages.items() for name in all_ if f"optstream.{package}.{name}" not in ids]
     text = "".join(path.read_text(encoding="utf-8") for path in (site / "reference").glob("*.html"))
     assert "optstream.__version__" in text
     assert not re.search(r":(?:class|func|meth|attr|mod):", text), "a role of Sphinx is shown as it is written"
