@@ -87,7 +87,7 @@ class TestOrder:
         [
             ({}, [0, 1], 1, "step 1 has come twice"),
             ({}, [0, 1], 3, "step 3 comes, but step 2 is missing"),
-            ({"disorder": "accept"}, [0, 3], 4, "2 steps of period 0 are missing, the first of them 1"),
+            ({"disorder": "accept"}, [0, 3], 4, "2 steps of period 0 are missing, the first of them step 1"),
             ({"missing": 0.0}, [0, 2], 1, "step 1 comes after step 2, and disorder is 'refuse'"),
             ({}, [0, 1, 2, 3], 3, "step 3 is late: period 0 is closed"),
             ({}, [0, 1, 2, 3], 8, "step 8 comes, but step 4 is missing"),

@@ -58,7 +58,9 @@ class Enrolment:
         elif view.clock != clock:
             raise ParameterError(f"stream {stream!r} counts {view.clock}, but was to count {clock}")
         if shared is None or pool is None:
-            self._log.append_all([(view, drafts)])
+            # Another attempt, or process, may have made it meanwhile.
+            if drafts:
+                self._log.append_all([(view, drafts)])
             return
         if view.pool is not None:
             if view.pool == pool:
