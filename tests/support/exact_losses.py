@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from optstream import _core as real
-from optstream.mechanism import calibration, walk
+from optstream.mechanism import calibration, loop, walk
 from optstream.privacy.gaussian import HIDDEN, WORTH, epsilon_from
 
 if TYPE_CHECKING:
@@ -185,6 +185,9 @@ class _Core:
 
 def record(monkeypatch: pytest.MonkeyPatch, *, by_steps: bool = False) -> Recorder:
     """Return what notes everything that plans draw from now on; only plans that are built later are seen."""
+    # A mechanism of an earlier test that is still at hand would draw unseen.
+    loop.window_price.cache_clear()
+    loop._with_room.cache_clear()
     recorder = Recorder(by_steps=by_steps)
     RecordedPlan.recorder = recorder
     monkeypatch.setattr(calibration, "_core", _Core())
